@@ -1,0 +1,108 @@
+# prediff.h: `make help` lists the targets. Needs a C compiler, make and sh; nothing is downloaded.
+.POSIX:
+.SUFFIXES:
+
+CC      = cc
+CFLAGS  = -O2
+LDLIBS  = -lm
+PREFIX  = /usr/local
+DESTDIR =
+
+MODEL   = examples/models/story-3m-q8_0.gguf
+VERSION = 0.1.0
+PROMPT  = Once upon a time, there was a little
+EXAMPLES = build/hello build/infill build/stream build/from_memory build/fixed_memory build/own_loop
+
+all: build/prediff
+
+# another compiler or other flags: build again
+build/settings: FORCE
+	@mkdir -p build
+	@echo '$(CC) $(CFLAGS) $(LDFLAGS) $(LDLIBS)' > build/settings.tmp
+	@if cmp -s build/settings.tmp $@; then rm build/settings.tmp; else mv build/settings.tmp $@; fi
+
+# -fopenmp where the compiler has it; everything works without
+build/openmp: build/settings
+	@printf 'int main(void) { return 0; }\n' > build/openmp.c
+	@if $(CC) -fopenmp build/openmp.c -o build/openmp.out 2>/dev/null; then echo -fopenmp; fi > build/openmp.tmp
+	@mv build/openmp.tmp $@
+
+build/prediff: tools/prediff.c prediff.h build/openmp
+	$(CC) $(CFLAGS) `cat build/openmp` -I. tools/prediff.c $(LDFLAGS) $(LDLIBS) -o $@
+
+# a story out of masks; --delay only so that a small model can be watched
+run: build/prediff
+	./build/prediff generate -m $(MODEL) -p "$(PROMPT)" -n 96 --steps 64 --temp 0.6 -s 7 --echo --visual --delay 60
+
+test: build/prediff
+	sh tests/run.sh
+
+test-long: build/prediff
+	sh tests/run_long.sh
+
+fuzz:
+	sh tests/fuzz/run.sh
+
+parity: build/prediff
+	sh tests/parity/run.sh
+
+build/bench: benchmarks/bench.c prediff.h build/openmp
+	$(CC) $(CFLAGS) `cat build/openmp` -I. benchmarks/bench.c $(LDFLAGS) $(LDLIBS) -o $@
+
+bench: build/bench
+	./build/bench $(MODEL)
+
+examples: $(EXAMPLES)
+	@for e in $(EXAMPLES); do echo "== $$e"; ./$$e || exit 1; done
+
+build/hello: examples/hello.c prediff.h build/openmp
+	$(CC) $(CFLAGS) `cat build/openmp` -I. examples/hello.c $(LDFLAGS) $(LDLIBS) -o $@
+build/infill: examples/infill.c prediff.h build/openmp
+	$(CC) $(CFLAGS) `cat build/openmp` -I. examples/infill.c $(LDFLAGS) $(LDLIBS) -o $@
+build/stream: examples/stream.c prediff.h build/openmp
+	$(CC) $(CFLAGS) `cat build/openmp` -I. examples/stream.c $(LDFLAGS) $(LDLIBS) -o $@
+build/own_loop: examples/own_loop.c prediff.h build/openmp
+	$(CC) $(CFLAGS) `cat build/openmp` -I. examples/own_loop.c $(LDFLAGS) $(LDLIBS) -o $@
+build/fixed_memory: examples/fixed_memory.c prediff.h build/openmp
+	$(CC) $(CFLAGS) `cat build/openmp` -I. examples/fixed_memory.c $(LDFLAGS) $(LDLIBS) -o $@
+build/from_memory: examples/from_memory.c prediff.h build/openmp build/model_array.h
+	$(CC) $(CFLAGS) `cat build/openmp` -I. -DMODEL_ARRAY='"build/model_array.h"' examples/from_memory.c $(LDFLAGS) $(LDLIBS) -o $@
+
+# the model as a C array
+build/model_array.h: $(MODEL)
+	@mkdir -p build
+	{ echo 'static const unsigned char model_array[] = {'; od -An -v -tu1 $(MODEL) | tr -s ' ' , | sed 's/^,//; s/$$/,/'; echo '};'; } > $@.tmp
+	@mv $@.tmp $@
+
+install: build/prediff
+	printf 'prefix=%s\n\nName: prediff\nDescription: masked-diffusion text generation in one C header\nVersion: %s\nCflags: -I$${prefix}/include\nLibs: -lm\n' '$(PREFIX)' '$(VERSION)' > build/prediff.pc
+	mkdir -p $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	cp prediff.h $(DESTDIR)$(PREFIX)/include/prediff.h
+	cp build/prediff $(DESTDIR)$(PREFIX)/bin/prediff
+	cp build/prediff.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig/prediff.pc
+	chmod 644 $(DESTDIR)$(PREFIX)/include/prediff.h $(DESTDIR)$(PREFIX)/lib/pkgconfig/prediff.pc
+	chmod 755 $(DESTDIR)$(PREFIX)/bin/prediff
+
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/include/prediff.h $(DESTDIR)$(PREFIX)/bin/prediff $(DESTDIR)$(PREFIX)/lib/pkgconfig/prediff.pc
+
+# keeps what `make parity` downloaded
+clean:
+	@for f in build/*; do [ "$$f" = build/parity ] || rm -rf "$$f"; done
+
+help:
+	@echo 'make            build/prediff, the command line'
+	@echo 'make run        writes a story with the bundled model, the text appearing out of masks'
+	@echo 'make test       builds and runs the tests (under 3 minutes)'
+	@echo 'make test-long  the sweeps in full'
+	@echo 'make fuzz       fuzz targets'
+	@echo 'make parity     compares with other software (makes its own Python environment)'
+	@echo 'make bench      measures speed'
+	@echo 'make examples   builds and runs the examples'
+	@echo 'make install    header, tool and prediff.pc to DESTDIR and PREFIX (now $(PREFIX)); make uninstall removes them'
+	@echo 'make clean      removes build/, but not what make parity downloaded'
+	@echo 'Variables: CC CFLAGS LDFLAGS LDLIBS PREFIX DESTDIR MODEL PROMPT'
+
+FORCE:
+
+.PHONY: FORCE all run test test-long fuzz parity bench examples install uninstall clean help
