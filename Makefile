@@ -32,19 +32,22 @@ build/prediff: tools/prediff.c prediff.h build/openmp
 
 # a story out of masks; --delay only so that a small model can be watched
 run: build/prediff
-	./build/prediff generate -m $(MODEL) -p "$(PROMPT)" -n 96 --steps 64 --temp 0.6 -s 7 --echo --visual --delay 60
+	./build/prediff generate -m $(MODEL) -p "$(PROMPT)" -n 96 --steps 96 --temp 0.4 -s 2 --no-repeat 4 --echo --visual --delay 40 -t 1
+
+# on a busy machine a thread that spins keeps the other from working: let them sleep
+TEST = OMP_WAIT_POLICY=passive sh
 
 test: build/prediff
-	sh tests/run.sh
+	$(TEST) tests/run.sh
 
 test-long: build/prediff
-	sh tests/run_long.sh
+	$(TEST) tests/run_long.sh
 
 fuzz:
 	sh tests/fuzz/run.sh
 
 parity: build/prediff
-	sh tests/parity/run.sh
+	$(TEST) tests/parity/run.sh
 
 build/bench: benchmarks/bench.c prediff.h build/openmp
 	$(CC) $(CFLAGS) `cat build/openmp` -I. benchmarks/bench.c $(LDFLAGS) $(LDLIBS) -o $@

@@ -149,7 +149,7 @@ typedef enum prediff_status {
     X(TOKEN_DUPLICATE, "a token appears twice")              X(TOKEN_EMPTY, "an empty token") \
     X(MERGE, "a bad merge")                                  X(SPECIAL_ID, "a special token id is out of range") \
     X(BYTE_TOKENS, "byte tokens are incomplete")             X(NO_TOKENIZER, "the model has no tokenizer") \
-    X(TEXT_UTF8, "text is not valid UTF-8")                  X(TOKEN_RANGE, "a token id is out of range") \
+    X(TOKEN_RANGE, "a token id is out of range") \
     X(BUFFER_SIZE, "an output buffer is too small")          X(T_RANGE, "too many positions") \
     X(SAMPLES, "too many samples, or not possible with samples") X(MASK_ID_UNKNOWN, "no mask vector and no mask id") \
     X(MASK_IS_EOS, "the mask id is the end-of-text id")      X(VALUE_RANGE, "a setting is out of range") \
@@ -407,7 +407,7 @@ typedef struct prediff_context_desc {
     uint32_t canary_begin;
     size_t n_ctx;                      /* most positions of prompt and target together; 0 = the model's */
     size_t n_target;                   /* most target rows; 0 = n_ctx */
-    size_t n_samples;                  /* S, samples that share the prompt; 0 = 1 */
+    size_t n_samples;                  /* S, samples that share the prompt; 0 = 1, at most 1,024 */
     int n_threads;                     /* 0 = 1; at most 256; without OpenMP or parallel_for always 1 */
     prediff_attention attention;
     prediff_isa isa;
@@ -474,7 +474,8 @@ typedef struct prediff_step_info {
 
 typedef struct prediff_generate_desc {
     uint32_t canary_begin;
-    size_t n_steps;                    /* most evaluations a block; 0 = min(masks, 16); first-hitting: 0 = masks */
+    size_t n_steps;                    /* most evaluations a block; 0 = min(masks, 16); first-hitting: 0 = masks. Ancestral:
+                                          one more where chance left masks after the last (about 1e-5 a mask) */
     size_t samples;                    /* 0 = 1; target is [S][n] */
     prediff_sampler sampler;
     prediff_order order;
@@ -491,7 +492,8 @@ typedef struct prediff_generate_desc {
     size_t window;                     /* > 0: reveal the leftmost B-wide window first, everything stays visible */
     int ignore_eos;                    /* 1: an end-of-text token does not end the text */
     double eos_penalty;                /* confidence of an end-of-text proposal is multiplied by 1 - this, 0..1 */
-    size_t no_repeat;                  /* N > 0: no N-gram twice in prompt and target */
+    size_t no_repeat;                  /* N > 0: no N-gram twice in prompt and target (tokens revealed together in the last
+                                          step are not checked against each other) */
     prediff_noise noise;               /* lifetime of infinite-mask noise */
     int no_rate, no_selfcond, no_noise;
     int selfcond_masked_only;          /* 1: soft prediction only at masked rows: cheaper, not what models are trained with */
@@ -660,6 +662,20 @@ extern "C" {
 #define PDI_OPENMP 0
 #endif
 
+#if defined(__SANITIZE_ADDRESS__)
+#define PDI_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define PDI_ASAN 1
+#endif
+#endif
+#ifndef PDI_ASAN
+#define PDI_ASAN 0
+#endif
+#if PDI_ASAN
+#include <sanitizer/asan_interface.h>
+#endif
+
 /* Whether floats in memory have the file's byte order, so that F32 rows can be read in place. */
 #if defined(__BYTE_ORDER__) && defined(__ORDER_BIG_ENDIAN__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
 #define PDI_LITTLE 0
@@ -719,6 +735,10 @@ PDI_FN uint32_t pdi_hash(const void *bytes, size_t n) {
     for (i = 0; i < n; i++) h = (h ^ p[i]) * 16777619u;
     return h ^ h >> 15;
 }
+
+/* Names that fall together are searched one by one. Honest tables stay far below this many; a file made to exceed it, to keep
+   the reader busy, is refused. */
+enum { PDI_MOST_PROBES = 1024 };
 
 PDI_FN size_t pdi_table_size(size_t n) {                        /* power of two, at least 2n; 0 if that overflows */
     size_t s = 4;
@@ -806,6 +826,16 @@ PDI_DEF const char *prediff_item_text(prediff_item item) {
 
 /* -- memory -- */
 
+#if PDI_ASAN
+#define PDI_GAP 64
+#define PDI_POISON(p, n) __asan_poison_memory_region(p, n)
+#define PDI_UNPOISON(p, n) __asan_unpoison_memory_region(p, n)
+#else
+#define PDI_GAP 0
+#define PDI_POISON(p, n) ((void)0)
+#define PDI_UNPOISON(p, n) ((void)0)
+#endif
+
 PDI_FN void *pdi_alloc(const prediff_allocator *a, size_t size) {
     if (a->alloc) return a->alloc(a->user, size);
 #ifdef PREDIFF_NO_MALLOC
@@ -817,6 +847,7 @@ PDI_FN void *pdi_alloc(const prediff_allocator *a, size_t size) {
 
 PDI_FN void pdi_free(const prediff_allocator *a, void *p, size_t size) {
     if (!p) return;
+    PDI_UNPOISON(p, size);
     if (a->alloc) { if (a->free) a->free(a->user, p, size); return; }
 #ifndef PREDIFF_NO_MALLOC
     free(p);
@@ -824,16 +855,19 @@ PDI_FN void pdi_free(const prediff_allocator *a, void *p, size_t size) {
 }
 
 /* An arena hands out pieces of one block. A function that lays out an object runs twice: with base NULL it only counts,
-   then, on a block of `used` bytes, it gets the same pieces for real. `ok` is sticky. */
+   then, on a block of `used` bytes, it gets the same pieces for real. `ok` is sticky. Under the address sanitizer a poisoned
+   gap follows each piece, so that running over the end of one is seen. */
 #define PDI_ALIGN 64
 typedef struct pdi_arena { uint8_t *base; size_t used; int ok; } pdi_arena;
 
 PDI_FN void *pdi_take(pdi_arena *a, size_t count, size_t size) {
-    size_t bytes, at = a->used;
-    if (!a->ok || !pdi_mul(count, size, &bytes) || !pdi_add(bytes, PDI_ALIGN - 1, &bytes)) { a->ok = 0; return NULL; }
+    size_t bytes, wanted, at = a->used;
+    if (!a->ok || !pdi_mul(count, size, &wanted) || !pdi_add(wanted, PDI_ALIGN - 1 + PDI_GAP, &bytes)) { a->ok = 0; return NULL; }
     bytes -= bytes % PDI_ALIGN;
     if (!pdi_add(at, bytes, &a->used)) { a->ok = 0; return NULL; }
-    return a->base ? a->base + at : NULL;
+    if (!a->base) return NULL;
+    PDI_POISON(a->base + at + wanted, bytes - wanted);
+    return a->base + at;
 }
 
 /* Blocks come with any alignment: each is allocated PDI_ALIGN - 1 bytes larger and its first aligned address used. */
@@ -1214,7 +1248,14 @@ typedef struct pdi_product {           /* y = x W^T (+ b):  y [M][N], x [M][K], 
     const float *bias;                 /* [N] or NULL */
 } pdi_product;
 
-#define PDI_KEYS 64                    /* keys in a softmax tile; tiles lie at multiples of 64 of the absolute position */
+enum {
+    PDI_KEYS = 64,                     /* keys in a softmax tile; tiles lie at multiples of 64 of the absolute position */
+    PDI_QUERIES = 32,                  /* queries (rows x group) computed together */
+    PDI_PANEL = 32,                    /* widest panel of outputs any set uses; padding of value rows */
+    PDI_CHUNK = 256,                   /* k's unpacked at a time: a panel chunk stays in the first-level cache */
+    PDI_PRODUCT_WORK = 2 * PDI_PANEL * PDI_CHUNK
+};
+
 typedef struct pdi_attention_job {     /* one key/value head, a few query rows */
     const float *q;    size_t ldq;     /* [rows][group * E], this head's queries */
     float *out;        size_t ldo;     /* [rows][group * E] */
@@ -1226,10 +1267,6 @@ typedef struct pdi_attention_job {     /* one key/value head, a few query rows *
     float scale;
     float *work;                       /* pdi_attention_work floats */
 } pdi_attention_job;
-
-#define PDI_QUERIES 32                 /* queries (rows x group) computed together */
-#define PDI_PANEL 32                   /* widest panel of outputs any set uses; padding of value rows */
-#define PDI_CHUNK 256                  /* k's unpacked at a time: a panel chunk stays in the first-level cache */
 
 PDI_FN size_t pdi_attention_work(size_t group, size_t head_dim, size_t head_pad) {
     size_t queries = pdi_max(PDI_QUERIES, group);
@@ -1254,8 +1291,6 @@ typedef struct pdi_kernels {
     float (*row_max)(const float *x, size_t n);
     void (*row_exp)(float *y, const float *x, float max, size_t n, double *sum, double *dot);
 } pdi_kernels;
-
-#define PDI_PRODUCT_WORK (PDI_PANEL * PDI_CHUNK * 2)
 
 #define PDI_SET scalar                 /* the first pass compiles the kernels below for the scalar set */
 #define PDI_LANES 4
@@ -1509,7 +1544,7 @@ PDI_KERNEL void PDI_K(product)(const pdi_product *p, size_t begin, size_t end, f
     for (i = begin; i < end; i++) {
         size_t n0 = i * PDI_WIDTH, n = pdi_min(p->n - n0, PDI_WIDTH);
         for (k0 = 0; k0 < p->k; k0 += PDI_CHUNK) {
-            size_t k = pdi_min(p->k - k0, PDI_CHUNK), ld = in_place ? p->row_bytes / sizeof(float) : PDI_CHUNK;
+            size_t k = pdi_min(p->k - k0, PDI_CHUNK), ld = in_place ? p->row_bytes / sizeof(float) : (size_t)PDI_CHUNK;
             const uint8_t *src = p->w + n0 * p->row_bytes + k0 / t->block * t->bytes;
             const float *w = in_place ? (const float *)(const void *)src : rows;
             for (j = 0; !in_place && j < n; j++) PDI_K(dequantize)(p->type, src + j * p->row_bytes, rows + j * PDI_CHUNK, k);
@@ -1945,16 +1980,17 @@ typedef struct pdi_gguf {
     pdi_cursor body;                           /* just after the fixed header */
 } pdi_gguf;
 
-/* Adds entry `index` under `name`; 0 if the name is there already. names come at stride bytes, a prediff_string first. */
-PDI_FN int pdi_table_add(uint32_t *table, size_t slots, const void *entries, size_t stride, size_t index) {
+/* Adds entry `index` under its name; entries come at stride bytes, a prediff_string first. NULL, or what is wrong. */
+PDI_FN const char *pdi_table_add(uint32_t *table, size_t slots, const void *entries, size_t stride, size_t index) {
     prediff_string name = *(const prediff_string *)((const uint8_t *)entries + index * stride);
-    size_t s = pdi_hash(name.bytes, name.n) & (slots - 1);
+    size_t s = pdi_hash(name.bytes, name.n) & (slots - 1), probes = 0;
     for (; table[s]; s = (s + 1) & (slots - 1)) {
         const prediff_string *o = (const prediff_string *)((const uint8_t *)entries + (table[s] - 1) * stride);
-        if (o->n == name.n && memcmp(o->bytes, name.bytes, name.n) == 0) return 0;
+        if (o->n == name.n && memcmp(o->bytes, name.bytes, name.n) == 0) return "appears twice";
+        if (++probes > PDI_MOST_PROBES) return "collides with too many other names";
     }
     table[s] = (uint32_t)index + 1;
-    return 1;
+    return NULL;
 }
 
 PDI_FN const void *pdi_table_find(const uint32_t *table, size_t slots, const void *entries, size_t stride, const char *name, size_t n) {
@@ -2155,13 +2191,14 @@ PDI_FN prediff_status pdi_gguf_place(pdi_gguf *g, size_t header_size, prediff_er
 PDI_FN prediff_status pdi_gguf_read(pdi_gguf *g, const prediff_limits *lim, prediff_error *err) {
     uint64_t max_string = lim->string_bytes ? lim->string_bytes : 1u << 20;
     pdi_cursor c = g->body;
+    const char *wrong;
     size_t i;
     memset(g->key_table, 0, g->key_slots * sizeof *g->key_table);
     memset(g->tensor_table, 0, g->tensor_slots * sizeof *g->tensor_table);
     for (i = 0; i < g->n_keys; i++) {
         PDI_TRY(pdi_read_key(&c, &g->keys[i], max_string, err));
-        if (!pdi_table_add(g->key_table, g->key_slots, g->keys, sizeof *g->keys, i))
-            return PDI_FAIL_AT(err, FORMAT, GGUF_KEY_DUPLICATE, PDI_HERE(&c), "key '%S' appears twice", &g->keys[i].name);
+        wrong = pdi_table_add(g->key_table, g->key_slots, g->keys, sizeof *g->keys, i);
+        if (wrong) return PDI_FAIL_AT(err, FORMAT, GGUF_KEY_DUPLICATE, PDI_HERE(&c), "key '%S' %s", &g->keys[i].name, wrong);
     }
     PDI_TRY(pdi_gguf_alignment(g, err));
     for (i = 0; i < g->n_tensors; i++) {
@@ -2169,8 +2206,8 @@ PDI_FN prediff_status pdi_gguf_read(pdi_gguf *g, const prediff_limits *lim, pred
         PDI_TRY(pdi_read_tensor(&c, &g->tensors[i], &offset, err));
         if (offset > SIZE_MAX) return PDI_FAIL(err, FORMAT, TENSOR_OFFSET, "tensor '%S': offset %u is beyond memory", &g->tensors[i].name, offset);
         g->tensors[i].data = (const uint8_t *)(uintptr_t)offset;
-        if (!pdi_table_add(g->tensor_table, g->tensor_slots, g->tensors, sizeof *g->tensors, i))
-            return PDI_FAIL(err, FORMAT, TENSOR_DUPLICATE, "tensor '%S' appears twice", &g->tensors[i].name);
+        wrong = pdi_table_add(g->tensor_table, g->tensor_slots, g->tensors, sizeof *g->tensors, i);
+        if (wrong) return PDI_FAIL(err, FORMAT, TENSOR_DUPLICATE, "tensor '%S' %s", &g->tensors[i].name, wrong);
     }
     return pdi_gguf_place(g, (size_t)PDI_HERE(&c), err);
 }
@@ -2374,6 +2411,8 @@ PDI_FN prediff_status pdi_read_hparams(const pdi_gguf *g, pdi_hparams *h, const 
         return PDI_FAIL(err, FORMAT, HPARAM_RANGE, "width %u is not a multiple of %u heads", (uint64_t)h->n_embd, (uint64_t)h->n_head);
     PDI_TRY(pdi_read_size(g, h, ".attention.key_length", pdi_max(h->n_embd / h->n_head, 1), 65536, &h->head_dim, err));
     PDI_TRY(pdi_read_size(g, h, ".attention.value_length", h->head_dim, 65536, &value_length, err));
+    if (h->n_head > width / h->head_dim)                        /* so that products of these sizes fit in 32 bits */
+        return PDI_FAIL(err, LIMIT, LIMIT_EXCEEDED, "%u heads of %u are wider than %u", (uint64_t)h->n_head, (uint64_t)h->head_dim, width);
     if (value_length != h->head_dim) return PDI_FAIL(err, UNSUPPORTED, HPARAM_RANGE, "key and value heads of different sizes");
     h->eps = 1e-5f;
     PDI_TRY(pdi_key_float(g, pdi_arch_key(h, h->arch == PDI_ARCH_LLAMA ? ".attention.layer_norm_rms_epsilon" : ".attention.layer_norm_epsilon", key), &h->eps, err));
@@ -2393,7 +2432,7 @@ PDI_FN prediff_status pdi_read_hparams(const pdi_gguf *g, pdi_hparams *h, const 
 
         byte-level BPE ("gpt2")   text is cut into words by a splitter; a word's symbols are its bytes; the best pair is the one
                                   that comes first in the file's list of merges. Tokens are stored in an alphabet of 256
-                                  printable characters, one a byte ("Ġthe" is " the").
+                                  printable characters, one a byte (" the" is stored as U+0120, t, h, e).
         SentencePiece ("llama")   spaces become U+2581 and the whole text is one word; its symbols are characters; the best pair
                                   is the one whose joined text is the token of the highest score. Characters without a token
                                   become byte tokens <0x00> .. <0xFF>.
@@ -2419,11 +2458,11 @@ typedef struct pdi_tokenizer {
     pdi_merge *merges;                 /* [n_merges] BPE; its index is the rank */
     uint32_t *merge_table;             /* [merge_slots] hash table (left, right) -> index + 1 */
     uint32_t *special;                 /* [n_special] ids of special tokens, sorted by text */
-    uint32_t special_at[257];          /* those that begin with byte b: special_at[b] .. special_at[b + 1] - 1 */
+    uint32_t *special_at;              /* [257] those that begin with byte b: special_at[b] .. special_at[b + 1] - 1 */
     uint32_t *letters, *numbers;       /* where \p{L} and \p{N} begin and end, see pdi_in_ranges */
-    int32_t byte_id[256];              /* the token of a single byte, -1 = none */
+    int32_t *byte_id;                  /* [256] the token of a single byte, -1 = none */
     size_t max_text, max_token_bytes;  /* longest stored text; most bytes the streaming decoder writes for a token */
-    int add_bos, add_space_prefix, has_types;
+    int add_bos, add_space_prefix;
     int32_t bos, eos, eot, unk, mask;  /* -1 = none */
 } pdi_tokenizer;
 
@@ -2482,7 +2521,6 @@ PDI_FN prediff_status pdi_tok_counts(pdi_tokenizer *t, const pdi_tok_keys *k, co
     t->n_tokens = (size_t)n;
     t->n_merges = k->merges ? (size_t)k->merges->count : 0;
     t->n_special = 0;
-    t->has_types = k->types != NULL;
     for (i = 0; k->types && i < n; i++) {
         uint32_t type = pdi_u32(k->types->data + 4 * i);
         if (type > PDI_TYPE_BYTE) return PDI_FAIL_AT(err, FORMAT, TOKENIZER_ARRAY, i, "token %u has unknown type %i", i, (int64_t)(int32_t)type);
@@ -2661,7 +2699,7 @@ PDI_FN size_t pdi_run(const pdi_tokenizer *t, const char *s, size_t n, size_t at
 /* 's 't 're 've 'm 'll 'd: its length if one stands at s, else 0. fold: capitals too (ASCII only; under a regex engine's
    (?i:) the long s, U+017F, may count as an s: engines differ). */
 PDI_FN size_t pdi_contraction(const char *s, size_t n, int fold) {
-    char a = 0, b = 0;
+    char a, b;
     if (n < 2 || s[0] != '\'') return 0;
     a = s[1]; b = n > 2 ? s[2] : 0;
     if (fold && a >= 'A' && a <= 'Z') a = (char)(a + 32);
@@ -2819,6 +2857,8 @@ PDI_FN void pdi_tokenizer_layout(pdi_tokenizer *t, pdi_arena *a) {
     t->types = (uint8_t *)pdi_take(a, t->n_tokens, sizeof *t->types);
     t->table = (uint32_t *)pdi_take(a, t->slots, sizeof *t->table);
     t->special = (uint32_t *)pdi_take(a, t->n_special, sizeof *t->special);
+    t->special_at = (uint32_t *)pdi_take(a, 257, sizeof *t->special_at);
+    t->byte_id = (int32_t *)pdi_take(a, 256, sizeof *t->byte_id);
     t->ranks = (uint32_t *)pdi_take(a, bpe ? 0 : t->n_tokens, sizeof *t->ranks);
     t->merges = (pdi_merge *)pdi_take(a, bpe ? t->n_merges : 0, sizeof *t->merges);
     t->merge_table = (uint32_t *)pdi_take(a, t->merge_slots, sizeof *t->merge_table);
@@ -2827,8 +2867,8 @@ PDI_FN void pdi_tokenizer_layout(pdi_tokenizer *t, pdi_arena *a) {
 }
 
 PDI_FN int32_t pdi_find_token(const pdi_tokenizer *t, const char *s, size_t n) {          /* -1: no such token */
-    const prediff_string *found = n > t->max_text ? NULL : (const prediff_string *)pdi_table_find(t->table, t->slots, t->tokens, sizeof *t->tokens, s, n);
-    return found ? (int32_t)(found - t->tokens) : -1;
+    const void *found = n > t->max_text ? NULL : pdi_table_find(t->table, t->slots, t->tokens, sizeof *t->tokens, s, n);
+    return found ? (int32_t)((const prediff_string *)found - t->tokens) : -1;
 }
 
 /* A token that text may become by itself. */
@@ -2845,11 +2885,12 @@ PDI_FN uint32_t pdi_score_rank(uint32_t bits) {
 
 PDI_FN prediff_status pdi_build_tokens(pdi_tokenizer *t, const pdi_tok_keys *k, prediff_error *err) {
     pdi_cursor c = pdi_cursor_of(k->tokens->data, k->tokens->data_size);
+    const char *wrong;
     size_t i, n = 0;
     memset(t->table, 0, t->slots * sizeof *t->table);
     for (i = 0; i < t->n_tokens; i++) {
         prediff_string s = pdi_next_string(&c);
-        uint8_t type = k->types ? (uint8_t)pdi_u32(k->types->data + 4 * i) : PDI_TYPE_NORMAL;
+        uint8_t type = k->types ? (uint8_t)pdi_u32(k->types->data + 4 * i) : (uint8_t)PDI_TYPE_NORMAL;
         if (s.n == 0) return PDI_FAIL_AT(err, FORMAT, TOKEN_EMPTY, i, "token %u is empty", (uint64_t)i);
         if (!k->types && t->kind == PDI_TOK_SPM && pdi_byte_token(s) >= 0) type = PDI_TYPE_BYTE;
         if (type == 0 || (type == PDI_TYPE_BYTE && (t->kind != PDI_TOK_SPM || pdi_byte_token(s) < 0))) type = PDI_TYPE_NORMAL;
@@ -2857,10 +2898,11 @@ PDI_FN prediff_status pdi_build_tokens(pdi_tokenizer *t, const pdi_tok_keys *k, 
         t->types[i] = type;
         t->max_text = pdi_max(t->max_text, s.n);
         if (t->kind == PDI_TOK_SPM) t->ranks[i] = pdi_score_rank(pdi_u32(k->scores->data + 4 * i));
-        if (type >= PDI_TYPE_UNKNOWN && type <= PDI_TYPE_USER) t->special[n++] = (uint32_t)i;
-        if (!pdi_table_add(t->table, t->slots, t->tokens, sizeof *t->tokens, i))
-            return PDI_FAIL_AT(err, FORMAT, TOKEN_DUPLICATE, i, "token %u, '%S', appears twice", (uint64_t)i, &t->tokens[i]);
+        if (type >= PDI_TYPE_UNKNOWN && type <= PDI_TYPE_USER && n < t->n_special) t->special[n++] = (uint32_t)i;
+        wrong = pdi_table_add(t->table, t->slots, t->tokens, sizeof *t->tokens, i);
+        if (wrong) return PDI_FAIL_AT(err, FORMAT, TOKEN_DUPLICATE, i, "token %u, '%S', %s", (uint64_t)i, &t->tokens[i], wrong);
     }
+    t->n_special = n;
     return PREDIFF_OK;
 }
 
@@ -2914,37 +2956,44 @@ PDI_FN const pdi_merge *pdi_find_merge(const pdi_tokenizer *t, int32_t left, int
     return NULL;
 }
 
-/* "left right", split at its only space; both halves and the whole must be tokens. `joined` has room for the longest token. */
+/* The token whose text is s without its byte at `gap`: pdi_find_token without a copy. */
+PDI_FN int32_t pdi_find_joined(const pdi_tokenizer *t, prediff_string s, size_t gap) {
+    uint32_t h = 2166136261u;
+    size_t i;
+    for (i = 0; i < s.n; i++) if (i != gap) h = (h ^ (uint8_t)s.bytes[i]) * 16777619u;    /* as pdi_hash */
+    for (i = (h ^ h >> 15) & (t->slots - 1); t->table[i]; i = (i + 1) & (t->slots - 1)) {
+        const prediff_string *o = &t->tokens[t->table[i] - 1];
+        if (o->n + 1 == s.n && memcmp(o->bytes, s.bytes, gap) == 0 && memcmp(o->bytes + gap, s.bytes + gap + 1, o->n - gap) == 0)
+            return (int32_t)t->table[i] - 1;
+    }
+    return -1;
+}
+
+/* "left right", split at its only space; both halves and the whole must be tokens. */
 PDI_FN prediff_status pdi_read_merge(const pdi_tokenizer *t, prediff_string s, size_t i, pdi_merge *m, prediff_error *err) {
     const char *space = (const char *)memchr(s.bytes, ' ', s.n);
-    size_t at = space ? (size_t)(space - s.bytes) : 0, k, slots = t->slots, slot;
-    uint32_t h = 2166136261u;
-    if (!space || at == 0 || at + 1 == s.n || memchr(space + 1, ' ', s.n - at - 1))
+    size_t at = space ? (size_t)(space - s.bytes) : 0;
+    if (at == 0 || at + 1 == s.n || memchr(space + 1, ' ', s.n - at - 1))
         return PDI_FAIL_AT(err, FORMAT, MERGE, i, "merge %u, '%S', is not two tokens with a space between", (uint64_t)i, &s);
     m->left = pdi_find_token(t, s.bytes, at);
     m->right = pdi_find_token(t, space + 1, s.n - at - 1);
-    m->id = -1;
+    m->id = pdi_find_joined(t, s, at);
     if (m->left < 0 || m->right < 0) return PDI_FAIL_AT(err, FORMAT, MERGE, i, "merge %u, '%S', names a token that does not exist", (uint64_t)i, &s);
-    for (k = 0; k < s.n; k++) if (k != at) h = (h ^ (uint8_t)s.bytes[k]) * 16777619u;     /* pdi_hash without the space */
-    for (slot = (h ^ h >> 15) & (slots - 1); t->table[slot]; slot = (slot + 1) & (slots - 1)) {
-        const prediff_string *o = &t->tokens[t->table[slot] - 1];
-        if (o->n == s.n - 1 && memcmp(o->bytes, s.bytes, at) == 0 && memcmp(o->bytes + at, space + 1, o->n - at) == 0) {
-            m->id = (int32_t)t->table[slot] - 1;
-            return PREDIFF_OK;
-        }
-    }
-    return PDI_FAIL_AT(err, FORMAT, MERGE, i, "merge %u, '%S', makes a token that does not exist", (uint64_t)i, &s);
+    if (m->id < 0) return PDI_FAIL_AT(err, FORMAT, MERGE, i, "merge %u, '%S', makes a token that does not exist", (uint64_t)i, &s);
+    return PREDIFF_OK;
 }
 
 PDI_FN prediff_status pdi_build_merges(pdi_tokenizer *t, const prediff_key *key, prediff_error *err) {
     pdi_cursor c = pdi_cursor_of(key->data, key->data_size);
-    size_t i, s;
+    size_t i, s, probes;
     memset(t->merge_table, 0, t->merge_slots * sizeof *t->merge_table);
     for (i = 0; i < t->n_merges; i++) {
         pdi_merge *m = &t->merges[i];
         PDI_TRY(pdi_read_merge(t, pdi_next_string(&c), i, m, err));
         if (pdi_find_merge(t, m->left, m->right)) continue;     /* the same pair twice: the first counts */
-        for (s = pdi_pair_slot(t, m->left, m->right); t->merge_table[s];) s = (s + 1) & (t->merge_slots - 1);
+        s = pdi_pair_slot(t, m->left, m->right);
+        for (probes = 0; t->merge_table[s]; s = (s + 1) & (t->merge_slots - 1))
+            if (++probes > PDI_MOST_PROBES) return PDI_FAIL_AT(err, FORMAT, MERGE, i, "merge %u collides with too many others", (uint64_t)i);
         t->merge_table[s] = (uint32_t)i + 1;
     }
     return PREDIFF_OK;
@@ -2961,6 +3010,12 @@ PDI_FN void pdi_build_sizes(pdi_tokenizer *t) {
     }
 }
 
+/* The keys are read twice, first for the sizes; a mapped file may have changed in between. */
+PDI_FN int pdi_tok_same(const pdi_tokenizer *t, const pdi_tok_keys *k) {
+    return k->tokens && k->tokens->count == t->n_tokens && (k->merges ? k->merges->count : 0) == t->n_merges &&
+           (!k->types || k->types->count == t->n_tokens) && (!k->scores || k->scores->count == t->n_tokens);
+}
+
 /* Fills the tables that pdi_tokenizer_layout took; checks all a file can get wrong. */
 PDI_FN prediff_status pdi_tokenizer_build(pdi_tokenizer *t, const pdi_gguf *g, prediff_error *err) {
     prediff_string name = { "", 0 };
@@ -2972,6 +3027,7 @@ PDI_FN prediff_status pdi_tokenizer_build(pdi_tokenizer *t, const pdi_gguf *g, p
         return PDI_FAIL(err, UNSUPPORTED, TOKENIZER_KIND, "%s '%S' is not supported", key, &name);
     }
     PDI_TRY(pdi_tok_arrays(g, &k, err));
+    if (!pdi_tok_same(t, &k)) return PDI_FAIL(err, FORMAT, TOKENIZER_ARRAY, "the file changed while it was read");
     if (t->kind == PDI_TOK_SPM && !k.scores) return PDI_FAIL(err, FORMAT, KEY_MISSING, "key tokenizer.ggml.scores is missing");
     if (t->kind == PDI_TOK_BPE && !k.merges) return PDI_FAIL(err, FORMAT, KEY_MISSING, "key tokenizer.ggml.merges is missing");
     PDI_TRY(pdi_build_tokens(t, &k, err));
@@ -3074,13 +3130,15 @@ PDI_FN void pdi_join(pdi_encoder *e) {
     }
 }
 
-/* One byte by itself. Bytes without a token become the unknown token; but where that is a control token (the end of text, in
-   most byte-level files) they are left out, since text must not make control tokens. */
+/* One byte by itself. Without a token it becomes the unknown token; but where that is a control token (the end of text, in
+   most byte-level files), which text must not make, the replacement character U+FFFD. */
 PDI_FN void pdi_emit_byte(pdi_encoder *e, uint8_t b) {
+    static const uint8_t replacement[] = { 0xEF, 0xBF, 0xBD };
     const pdi_tokenizer *t = e->t;
-    int32_t id = t->byte_id[b];
-    if (id < 0 && (t->kind == PDI_TOK_SPM || t->types[t->unk] != PDI_TYPE_CONTROL)) id = t->unk;
-    if (id >= 0) pdi_emit(e, id);
+    size_t i;
+    if (t->byte_id[b] >= 0) pdi_emit(e, t->byte_id[b]);
+    else if (t->kind == PDI_TOK_SPM || t->types[t->unk] != PDI_TYPE_CONTROL) pdi_emit(e, t->unk);
+    else for (i = 0; i < 3; i++) if (t->byte_id[replacement[i]] >= 0) pdi_emit(e, t->byte_id[replacement[i]]);
 }
 
 /* A whole word that is a token, for splitters of which it is known that training took whole words first. */
@@ -3139,29 +3197,29 @@ PDI_FN void pdi_encode_plain(pdi_encoder *e, const char *s, size_t n, int prefix
     }
 }
 
+/* First of special[lo .. hi) whose byte at `depth` is b or more. */
+PDI_FN size_t pdi_special_from(const pdi_tokenizer *t, size_t lo, size_t hi, size_t depth, uint32_t b) {
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if ((uint8_t)t->tokens[t->special[mid]].bytes[depth] < b) lo = mid + 1;
+        else hi = mid;
+    }
+    return lo;
+}
+
 /* The longest special token that s begins with, or -1: the sorted list, narrowed byte by byte. */
 PDI_FN int32_t pdi_match_special(const pdi_tokenizer *t, const char *s, size_t n, int control) {
-    size_t lo = t->special_at[(uint8_t)s[0]], hi = t->special_at[(uint8_t)s[0] + 1], depth = 1;
+    size_t lo = t->special_at[(uint8_t)s[0]], hi = t->special_at[(uint8_t)s[0] + 1], depth;
     int32_t best = -1;
-    while (lo < hi) {
-        uint32_t id = t->special[lo];
-        size_t a, b;
-        if (t->tokens[id].n == depth) {                         /* shorter ones sort first */
+    for (depth = 1; lo < hi; depth++) {                         /* special[lo .. hi) begin with the first `depth` bytes of s */
+        uint32_t id = t->special[lo], b = depth < n ? (uint8_t)s[depth] : 0;
+        if (t->tokens[id].n == depth) {                         /* the shortest sorts first */
             if (control || t->types[id] == PDI_TYPE_USER) best = (int32_t)id;
             lo++;
-            continue;
         }
         if (depth == n) break;
-        for (a = lo, b = hi; a < b;) {                          /* first with byte >= s[depth] */
-            size_t mid = a + (b - a) / 2;
-            if ((uint8_t)t->tokens[t->special[mid]].bytes[depth] < (uint8_t)s[depth]) a = mid + 1; else b = mid;
-        }
-        for (lo = a, b = hi; a < b;) {                          /* first with byte > s[depth] */
-            size_t mid = a + (b - a) / 2;
-            if ((uint8_t)t->tokens[t->special[mid]].bytes[depth] <= (uint8_t)s[depth]) a = mid + 1; else b = mid;
-        }
-        hi = a;
-        depth++;
+        lo = pdi_special_from(t, lo, hi, depth, b);
+        hi = pdi_special_from(t, lo, hi, depth, b + 1);
     }
     return best;
 }
@@ -3226,7 +3284,7 @@ PDI_FN prediff_status pdi_encode(const pdi_tokenizer *t, const prediff_allocator
 PDI_FN prediff_status pdi_check_token(const pdi_tokenizer *t, int32_t id, size_t at, prediff_error *err) {
     if (t->kind != PDI_TOK_BPE && t->kind != PDI_TOK_SPM) return PDI_FAIL(err, ARG, NO_TOKENIZER, "the model has no tokenizer");
     if (id < 0 || (size_t)id >= t->n_tokens)
-        return PDI_FAIL_AT(err, ARG, TOKEN_RANGE, at, "token id %i at position %u; ids are 0 to %u", (int64_t)id, (uint64_t)at, (uint64_t)t->n_tokens - 1);
+        return PDI_FAIL_AT(err, ARG, TOKEN_RANGE, at, "token id %i at position %u; there are %u", (int64_t)id, (uint64_t)at, (uint64_t)t->n_tokens);
     return PREDIFF_OK;
 }
 
@@ -3334,6 +3392,10 @@ PDI_FN prediff_status pdi_template(const pdi_tokenizer *t, const prediff_allocat
     end = pdi_encoder_end(&e, al, count, s ? NULL : err);
     return s ? s : end;
 }
+
+#undef PDI_MARK
+#undef PDI_NO_RANK
+#undef PDI_NO_CHAR
 
 #else /* PREDIFF_NO_TOKENIZER: ids only */
 
@@ -3811,8 +3873,8 @@ PDI_DEF int prediff_token_is_special(const prediff_model *m, int32_t id) { (void
    What a row may read is always a prefix of its sample's positions, so the mask is one number, n_keys. Nothing that
    changes from step to step (rate, soft prediction, noise) is added at a prompt row: the cache is exact. */
 
-#define PDI_ROWS_AT_ONCE 128           /* rows between buffers of the feed-forward part */
-#define PDI_HEAD_ROWS 32               /* rows of logits held at once */
+enum { PDI_ROWS_AT_ONCE = 128,         /* rows in the buffers of the feed-forward part */
+       PDI_HEAD_ROWS = 32 };           /* rows of logits held at once */
 
 typedef struct pdi_segment {
     size_t row, n;                     /* rows row .. row+n-1 of x */
@@ -3842,7 +3904,8 @@ typedef struct pdi_generation {               /* a generation between begin and 
     prediff_generate_desc d;
     int32_t *target;
     const int32_t *teacher;            /* scoring: true tokens, revealed instead of the model's */
-    size_t n, samples, prompt_before, pending;
+    size_t n, first, end;              /* samples first .. end-1 of target [..][n] */
+    size_t prompt_before, pending;     /* pending, causal: the first target token not yet in the prompt */
     prediff_result r;
 } pdi_generation;
 
@@ -3878,7 +3941,7 @@ struct prediff_context {
     float *work; size_t work_size;     /* [threads][work_size] of the kernels */
     pdi_generation run;
     prediff_allocator allocator;
-    void *block; size_t block_size;    /* block NULL: the caller's memory */
+    void *block, *memory; size_t block_size;   /* block NULL: memory is the caller's */
 };
 
 /* -- creation -- */
@@ -3896,7 +3959,7 @@ PDI_FN prediff_status pdi_context_settings(prediff_context *c, const prediff_mod
     if (c->n_ctx > h->n_ctx) return PDI_FAIL(err, ARG, T_RANGE, "n_ctx %u is above the model's %u", (uint64_t)c->n_ctx, (uint64_t)h->n_ctx);
     c->n_target = d->n_target ? pdi_min(d->n_target, c->n_ctx) : c->n_ctx;
     c->n_samples = d->n_samples ? d->n_samples : 1;
-    if (c->n_samples > 4096) return PDI_FAIL(err, ARG, SAMPLES, "n_samples %u is above 4,096", (uint64_t)c->n_samples);
+    if (c->n_samples > 1024) return PDI_FAIL(err, ARG, SAMPLES, "n_samples %u is above 1,024", (uint64_t)c->n_samples);
     if ((unsigned)d->attention > PREDIFF_ATTENTION_CAUSAL || (unsigned)d->isa >= PREDIFF_ISA_COUNT || (unsigned)d->compute > PREDIFF_FAST)
         return PDI_FAIL(err, ARG, VALUE_RANGE, "attention, isa or compute is not one of its values");
     if (d->n_threads < 0) return PDI_FAIL(err, ARG, VALUE_RANGE, "n_threads is %i", (int64_t)d->n_threads);
@@ -3926,9 +3989,10 @@ PDI_FN void pdi_context_layout(prediff_context *c, pdi_arena *a) {
     const prediff_model *m = c->m;
     const pdi_hparams *h = &m->hp;
     int bidirectional = c->attention == PREDIFF_ATTENTION_BIDIRECTIONAL;
-    size_t kv = h->n_head_kv * (bidirectional ? 0 : h->n_layer), cells, threads = (size_t)c->threads.n, V = h->n_vocab;
+    size_t kv, cells, threads = (size_t)c->threads.n, V = h->n_vocab;
     size_t tile_keys = PDI_KEYS * h->head_dim, tile_values = PDI_KEYS * c->head_pad, rows;
-    if (!pdi_mul(c->n_samples, c->n_target, &cells) || !pdi_mul(c->n_samples, bidirectional ? c->n_ctx : c->n_target, &rows)) { a->ok = 0; return; }
+    if (!pdi_mul(h->n_head_kv, bidirectional ? 0 : h->n_layer, &kv) || !pdi_mul(c->n_samples, c->n_target, &cells) ||
+        !pdi_mul(c->n_samples, bidirectional ? c->n_ctx : c->n_target, &rows)) { a->ok = 0; return; }
     c->max_rows = pdi_max(rows, pdi_min(c->n_ctx, PDI_ROWS_AT_ONCE));
     c->k_cache = pdi_take_floats(a, kv, c->tiles, tile_keys);
     c->v_cache = pdi_take_floats(a, kv, c->tiles, tile_values);
@@ -4004,6 +4068,7 @@ PDI_DEF prediff_status prediff_context_create(prediff_context **out, const predi
     *c = draft;
     pdi_context_layout(c, &a);
     c->block = d->memory ? NULL : block;
+    c->memory = block;
     c->block_size = size;
     pdi_fill_rotary(c);
     *out = c;
@@ -4011,7 +4076,11 @@ PDI_DEF prediff_status prediff_context_create(prediff_context **out, const predi
 }
 
 PDI_DEF void prediff_context_destroy(prediff_context *c) {
-    if (c && c->block) { prediff_allocator al = c->allocator; pdi_free(&al, c->block, c->block_size); }
+    prediff_allocator al;
+    if (!c) return;
+    al = c->allocator;
+    if (c->block) pdi_free(&al, c->block, c->block_size);
+    else PDI_UNPOISON(c->memory, c->block_size);
 }
 
 PDI_DEF prediff_isa prediff_context_isa(const prediff_context *c) { return c->k->isa; }
@@ -4373,11 +4442,12 @@ PDI_FN prediff_status pdi_need_last(prediff_context *c, prediff_error *err) {
 /* -- the target -- */
 
 typedef struct pdi_evaluation {        /* one network pass over the target regions of some samples */
-    const int32_t *target; size_t ld;  /* [samples][ld] */
-    size_t samples;
-    const float *rate;                 /* [samples] given rates, or NULL: masked / length */
-    const float *noise;                /* [samples][ld][N] given noise, or NULL: from seed and cells' redraw counts */
+    const int32_t *target; size_t ld;  /* [..][ld] */
+    size_t first, end;                 /* samples first .. end-1 */
+    const float *rate;                 /* [..] given rates, or NULL: masked / length */
+    const float *noise;                /* [..][ld][N] given noise, or NULL: from seed and cells' redraw counts */
     uint64_t seed;
+    int one_seed;                      /* 1: all samples draw noise from seed; 0: sample s from seed + s */
     int no_rate, no_selfcond, no_noise;
 } pdi_evaluation;
 
@@ -4423,7 +4493,7 @@ PDI_FN void pdi_add_noise(prediff_context *c, const pdi_evaluation *e, const pdi
             if (e->noise) {
                 size_t k;
                 for (k = 0; k < N; k++) c->noise[j * N + k] = e->noise[at * N + k] * h->noise_scale;
-            } else pdi_make_noise(h, c->noise + j * N, e->seed + s->slot, s->position + (row - s->row), c->cells[at].redraws);
+            } else pdi_make_noise(h, c->noise + j * N, e->seed + (e->one_seed ? 0 : s->slot), s->position + (row - s->row), c->cells[at].redraws);
         }
         pdi_multiply(c, c->ff, 4 * d, c->noise, N, n, &m->noise[0], 0);
         for (j = 0; j < n * 4 * d; j++) c->ff[j] = (float)(0.5 * (double)c->ff[j] * (1.0 + erf((double)c->ff[j] * 0.7071067811865476)));
@@ -4466,7 +4536,7 @@ PDI_FN size_t pdi_embed_targets(prediff_context *c, const pdi_evaluation *e, siz
     size_t d = m->hp.n_embd, row = 0, n_masked = 0, s, i;
     int whole = c->attention == PREDIFF_ATTENTION_BIDIRECTIONAL;
     *n_segments = 0;
-    for (s = 0; s < e->samples; s++) {
+    for (s = e->first; s < e->end; s++) {
         const pdi_sample *p = &c->samples[s];
         const int32_t *t = e->target + s * e->ld + p->begin;
         pdi_segment *g = &c->segments[*n_segments];
@@ -4561,7 +4631,7 @@ PDI_DEF prediff_status prediff_forward(prediff_context *c, const prediff_forward
     if (!d->logits) return PDI_FAIL(err, ARG, NULL_ARGUMENT, "desc.logits is NULL");
     for (s = 0; s < samples; s++) if (pdi_count_masks(d->target + s * d->n, d->n)) PDI_TRY(pdi_need_mask(c, err));
     memset(&e, 0, sizeof e);
-    e.target = d->target; e.ld = d->n; e.samples = samples; e.rate = d->rate; e.noise = d->noise; e.seed = d->seed;
+    e.target = d->target; e.ld = d->n; e.end = samples; e.rate = d->rate; e.noise = d->noise; e.seed = d->seed;
     e.no_rate = d->no_rate; e.no_selfcond = d->no_selfcond; e.no_noise = d->no_noise;
     for (s = 0; s < samples; s++) {
         memset(&c->samples[s], 0, sizeof c->samples[s]);
@@ -4666,8 +4736,11 @@ PDI_FN size_t pdi_draw(const float *p, size_t V, double sum, double u) {
 /* A +infinity logit is certain if there is one of them; the row becomes one-hot. 0: the row has no distribution. */
 PDI_FN int pdi_settle_infinity(float *logits, size_t V) {
     size_t i, at = V;
-    for (i = 0; i < V; i++)
-        if (pdi_float_bits(&logits[i]) == 0x7F800000u) { if (at < V) return 0; at = i; }
+    for (i = 0; i < V; i++) {
+        uint32_t bits = pdi_float_bits(&logits[i]);
+        if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return 0;       /* not-a-number */
+        if (bits == 0x7F800000u) { if (at < V) return 0; at = i; }
+    }
     for (i = 0; at < V && i < V; i++) logits[i] = i == at ? 0.0f : -HUGE_VALF;
     return 1;
 }
@@ -4734,7 +4807,7 @@ PDI_FN int pdi_repeats(const prediff_context *c, const int32_t *t, size_t length
         for (w = 0; known && w + n <= total; w++) {
             int32_t there = pdi_token_at(c, t, length, w + o);
             if (w == start || there < 0) continue;
-            for (k = 0; k < n && (k == o || pdi_token_at(c, t, length, w + k) == pdi_token_at(c, t, length, start + k)); k++) {}
+            for (k = 0; k < n && (k == o || (w + k == p ? there : pdi_token_at(c, t, length, w + k)) == pdi_token_at(c, t, length, start + k)); k++) {}
             if (k < n) continue;
             if (logits) logits[there] = -HUGE_VALF;
             else if (there == token) found = 1;
@@ -4796,6 +4869,15 @@ PDI_FN void pdi_read_share(void *arg, size_t i, size_t n) {
     }
 }
 
+/* Lets the caller's hook see the logits of position `at` of sample s. */
+PDI_FN void pdi_call_hook(prediff_context *c, size_t s, size_t at, float *logits) {
+    const prediff_generate_desc *d = &c->run.d;
+    if (!d->logit_hook) return;
+    c->busy = 1;
+    d->logit_hook(d->user, s, at, logits, c->m->hp.n_vocab);
+    c->busy = 0;
+}
+
 /* A piece of at most 32 rows: logits, the caller's hook, choices, soft predictions. */
 PDI_FN prediff_status pdi_read_piece(prediff_context *c, pdi_read_job *j, prediff_error *err) {
     const prediff_generate_desc *d = &c->run.d;
@@ -4810,11 +4892,7 @@ PDI_FN prediff_status pdi_read_piece(prediff_context *c, pdi_read_job *j, predif
     for (i = 0; i < j->n; i++) {
         size_t s = j->rows[i] / c->run.n, at = j->rows[i] % c->run.n;
         const pdi_sample *p = &c->samples[s];
-        if (j->masked[i] && d->logit_hook) {
-            c->busy = 1;
-            d->logit_hook(d->user, s, at, c->logits + i * V, V);
-            c->busy = 0;
-        }
+        if (j->masked[i]) pdi_call_hook(c, s, at, c->logits + i * V);
         if (j->masked[i] && d->no_repeat)
             pdi_repeats(c, c->run.target + s * c->run.n + p->begin, p->length, c->n_prompt + at - p->begin, d->no_repeat, c->logits + i * V, -1);
         pdi_exclude(c, c->logits + i * V);
@@ -4840,7 +4918,7 @@ PDI_FN prediff_status pdi_read_rows(prediff_context *c, prediff_error *err) {
     pdi_read_job j;
     j.n = 0;
     j.soft = c->m->selfcond.data && !d->no_selfcond;
-    for (s = 0; s < c->run.samples; s++) {
+    for (s = c->run.first; s < c->run.end; s++) {
         pdi_sample *p = &c->samples[s];
         if (p->idle) continue;
         for (i = p->begin; i < p->begin + p->length; i++) {
@@ -5028,7 +5106,10 @@ PDI_FN void pdi_close_at_end(prediff_context *c, size_t s) {
         if (t[i] != PREDIFF_MASK && prediff_token_ends(c->m, t[i])) first = i;
     if (first == c->run.n || (p->closed && first + 1 == p->begin + p->length)) return;
     for (i = first + 1; i < c->run.n; i++) {
+        pdi_cell *cell = &c->cells[pdi_cell_index(c, s, i)];
         if (t[i] == PREDIFF_MASK && i < p->begin + p->length) p->masks_left--;
+        if (t[i] != PREDIFF_MASK) c->run.r.logprob -= (double)cell->logprob;      /* revealed earlier, now cut off */
+        cell->logprob = 0;
         t[i] = t[first];
         c->revealed_at[s * c->run.n + i] = (int32_t)c->run.r.n_steps;
         if (c->run.d.logprob) c->run.d.logprob[s * c->run.n + i] = 0;
@@ -5057,22 +5138,23 @@ PDI_FN size_t pdi_commit(prediff_context *c, size_t s) {
 
 PDI_FN size_t pdi_total_masks(const prediff_context *c) {
     size_t i, n = 0;
-    for (i = 0; i < c->run.samples * c->run.n; i++) n += c->run.target[i] == PREDIFF_MASK;
+    for (i = c->run.first * c->run.n; i < c->run.end * c->run.n; i++) n += c->run.target[i] == PREDIFF_MASK;
     return n;
 }
 
 PDI_FN prediff_status pdi_tell_step(prediff_context *c, double rate, size_t revealed, prediff_error *err) {
     const prediff_generate_desc *d = &c->run.d;
+    const pdi_sample *first = &c->samples[c->run.first];
     prediff_step_info info;
     int stop;
     if (!d->on_step) return PREDIFF_OK;
     memset(&info, 0, sizeof info);
-    info.step = c->samples[0].step; info.n_steps = c->samples[0].n_steps;
-    info.sample_end = c->run.samples;
+    info.step = first->step; info.n_steps = first->n_steps;
+    info.sample_begin = c->run.first; info.sample_end = c->run.end;
     info.target = c->run.target; info.revealed_at = c->revealed_at; info.n = c->run.n;
     info.n_revealed = revealed; info.n_masks_left = pdi_total_masks(c);
     info.n_evaluations = c->run.r.n_evaluations; info.n_rows = c->run.r.n_rows;
-    info.rate = rate; info.time = d->sampler == PREDIFF_FIRST_HITTING ? c->samples[0].time : 0;
+    info.rate = rate; info.time = d->sampler == PREDIFF_FIRST_HITTING ? first->time : 0;
     c->busy = 1;
     stop = d->on_step(d->user, &info);
     c->busy = 0;
@@ -5096,12 +5178,13 @@ PDI_FN void pdi_open_region(prediff_context *c, size_t s, size_t begin, size_t l
 
 /* When a block is full and more text is to come: make it part of the prompt and open the next one. */
 PDI_FN prediff_status pdi_next_block(prediff_context *c, prediff_error *err) {
-    pdi_sample *p = &c->samples[0];
+    pdi_sample *p = &c->samples[c->run.first];
+    const int32_t *t = c->run.target + c->run.first * c->run.n;
     size_t end = p->begin + p->length;
     while (c->run.d.block && !p->masks_left && !p->closed && end < c->run.n) {
-        PDI_TRY(pdi_append(c, c->run.target + p->begin, p->length, NULL, NULL, err));
+        PDI_TRY(pdi_append(c, t + p->begin, p->length, NULL, NULL, err));
         if (c->attention != PREDIFF_ATTENTION_BIDIRECTIONAL) c->run.r.n_rows += p->length;
-        pdi_open_region(c, 0, end, pdi_min(c->run.d.block, c->run.n - end));
+        pdi_open_region(c, c->run.first, end, pdi_min(c->run.d.block, c->run.n - end));
         end = p->begin + p->length;
     }
     return PREDIFF_OK;
@@ -5109,7 +5192,7 @@ PDI_FN prediff_status pdi_next_block(prediff_context *c, prediff_error *err) {
 
 PDI_FN int pdi_run_done(const prediff_context *c) {
     size_t s, left = 0;
-    for (s = 0; s < c->run.samples; s++) left += c->samples[s].masks_left;
+    for (s = c->run.first; s < c->run.end; s++) left += c->samples[s].masks_left;
     return left == 0;
 }
 
@@ -5117,7 +5200,7 @@ PDI_FN int pdi_run_done(const prediff_context *c) {
 PDI_FN int pdi_prepare_step(prediff_context *c) {
     int needed = 0;
     size_t s;
-    for (s = 0; s < c->run.samples; s++) {
+    for (s = c->run.first; s < c->run.end; s++) {
         pdi_sample *p = &c->samples[s];
         int soft = c->m->selfcond.data && !c->run.d.no_selfcond;
         p->idle = !p->masks_left;
@@ -5137,31 +5220,31 @@ PDI_FN prediff_status pdi_denoise_step(prediff_context *c, prediff_error *err) {
     int needed = pdi_prepare_step(c);
     c->run.r.n_steps++;
     memset(&e, 0, sizeof e);
-    e.target = c->run.target; e.ld = c->run.n; e.samples = c->run.samples; e.seed = c->run.d.seed;
+    e.target = c->run.target; e.ld = c->run.n; e.first = c->run.first; e.end = c->run.end; e.seed = c->run.d.seed;
     e.no_rate = c->run.d.no_rate; e.no_selfcond = c->run.d.no_selfcond; e.no_noise = c->run.d.no_noise;
-    for (s = c->run.samples; s-- > 0;) if (!c->samples[s].idle) rate = (double)c->samples[s].masks_left / (double)c->samples[s].length;
+    for (s = c->run.end; s-- > c->run.first;) if (!c->samples[s].idle) rate = (double)c->samples[s].masks_left / (double)c->samples[s].length;
     if (needed) {                                               /* a step that reveals nothing and feeds nothing is free */
         PDI_TRY(pdi_evaluate(c, &e, &rows, err));
         c->run.r.n_evaluations++;
         c->run.r.n_rows += rows;
         PDI_TRY(pdi_read_rows(c, err));
     }
-    for (s = 0; s < c->run.samples; s++) if (!c->samples[s].idle) revealed += pdi_commit(c, s);
+    for (s = c->run.first; s < c->run.end; s++) if (!c->samples[s].idle) revealed += pdi_commit(c, s);
     PDI_TRY(pdi_next_block(c, err));
     return pdi_tell_step(c, rate, revealed, err);
 }
 
 /* Causal decoding: one token. Given tokens are passed through; the pending ones are appended to the prompt first. */
 PDI_FN prediff_status pdi_causal_step(prediff_context *c, prediff_error *err) {
-    pdi_sample *p = &c->samples[0];
-    pdi_cell *cell;
-    pdi_choice_rule rule;
-    size_t V = c->m->hp.n_vocab, at = c->run.pending;
+    size_t s = c->run.first, V = c->m->hp.n_vocab, at = c->run.pending;
+    const int32_t *t = c->run.target + s * c->run.n;
+    pdi_sample *p = &c->samples[s];
     const float *row = c->last;
+    pdi_choice_rule rule;
     double sum, u;
-    while (c->run.target[at] != PREDIFF_MASK) at++;
+    while (t[at] != PREDIFF_MASK) at++;
     if (at > c->run.pending) {
-        PDI_TRY(pdi_append(c, c->run.target + c->run.pending, at - c->run.pending, NULL, NULL, err));
+        PDI_TRY(pdi_append(c, t + c->run.pending, at - c->run.pending, NULL, NULL, err));
         c->run.r.n_evaluations++;
         c->run.r.n_rows += at - c->run.pending;
     }
@@ -5170,20 +5253,15 @@ PDI_FN prediff_status pdi_causal_step(prediff_context *c, prediff_error *err) {
     c->run.r.n_steps++;
     p->step++;
     pdi_head(c, &row, 1, c->logits);
-    if (c->run.d.logit_hook) {
-        c->busy = 1;
-        c->run.d.logit_hook(c->run.d.user, 0, at, c->logits, V);
-        c->busy = 0;
-    }
-    if (c->run.d.no_repeat) pdi_repeats(c, NULL, 1, c->n_prompt, c->run.d.no_repeat, c->logits, -1);
+    pdi_call_hook(c, s, at, c->logits);
+    if (c->run.d.no_repeat) pdi_repeats(c, t + at, 1, c->n_prompt, c->run.d.no_repeat, c->logits, -1);
     pdi_exclude(c, c->logits);
     rule = pdi_rule(c, p);
-    u = prediff_uniform(c->run.d.seed, PDI_STREAM_TOKEN, 0, (uint32_t)c->n_prompt, 0);
-    cell = &c->cells[at];
-    if (!pdi_read_row(c, c->logits, V, &rule, u, -1, c->tempered, c->candidates, cell, &sum))
+    u = prediff_uniform(c->run.d.seed + s, PDI_STREAM_TOKEN, 0, (uint32_t)c->n_prompt, 0);
+    if (!pdi_read_row(c, c->logits, V, &rule, u, -1, c->tempered, c->candidates, &c->cells[pdi_cell_index(c, s, at)], &sum))
         return PDI_FAIL_AT(err, NUMERIC, LOGITS, at, "the logits of target position %u are no distribution", (uint64_t)at);
-    pdi_reveal(c, 0, at);
-    pdi_close_at_end(c, 0);
+    pdi_reveal(c, s, at);
+    pdi_close_at_end(c, s);
     return pdi_tell_step(c, 0, 1, err);
 }
 
@@ -5224,8 +5302,8 @@ PDI_FN prediff_status pdi_check_right(const int32_t *t, size_t n, const char *wh
     return PREDIFF_OK;
 }
 
-/* Starts a run over checked arguments. */
-PDI_FN void pdi_start(prediff_context *c, int32_t *target, size_t n, const prediff_generate_desc *d, const int32_t *teacher) {
+/* Starts a run of samples first .. end-1 over checked arguments. */
+PDI_FN void pdi_start(prediff_context *c, int32_t *target, size_t n, const prediff_generate_desc *d, size_t first, size_t end, const int32_t *teacher) {
     size_t i, s, block = d->block ? d->block : n;
     memset(&c->run, 0, sizeof c->run);
     c->run.active = 1;
@@ -5233,35 +5311,37 @@ PDI_FN void pdi_start(prediff_context *c, int32_t *target, size_t n, const predi
     c->run.target = target;
     c->run.teacher = teacher;
     c->run.n = n;
-    c->run.samples = d->samples ? d->samples : 1;
+    c->run.first = first;
+    c->run.end = end;
     c->run.prompt_before = c->n_prompt;
-    for (i = 0; i < c->run.samples * n; i++) {
+    for (i = first * n; i < end * n; i++) {
         memset(&c->cells[i], 0, sizeof c->cells[i]);
         c->cells[i].argmax_before = -1;
         c->cells[i].given = target[i] != PREDIFF_MASK;
         c->revealed_at[i] = 0;
         if (d->logprob) d->logprob[i] = 0;
     }
-    for (s = 0; s < c->run.samples; s++) pdi_open_region(c, s, 0, pdi_min(block, n));
+    for (s = c->run.first; s < c->run.end; s++) pdi_open_region(c, s, 0, pdi_min(block, n));
 }
 
-PDI_FN prediff_status pdi_begin(prediff_context *c, int32_t *target, size_t n, const prediff_generate_desc *d, prediff_error *err) {
-    size_t samples = d->samples ? d->samples : 1;
+PDI_FN size_t pdi_samples(const prediff_generate_desc *d) { return d->samples ? d->samples : 1; }
+
+/* Checks everything, then begins with samples first .. end-1 of target. */
+PDI_FN prediff_status pdi_begin(prediff_context *c, int32_t *target, size_t n, const prediff_generate_desc *d, size_t first, size_t end, prediff_error *err) {
+    int causal = d->sampler == PREDIFF_CAUSAL_DECODING;
     prediff_status s;
+    size_t i;
     PDI_TRY(pdi_check_generate(c, d, err));
-    PDI_TRY(pdi_check_target(c, target, n, samples, err));
-    if (d->sampler == PREDIFF_CAUSAL_DECODING) {
-        if (samples > 1) return PDI_FAIL(err, ARG, SAMPLES, "causal decoding runs one sample at a time here: use prediff_generate");
-        PDI_TRY(pdi_check_right(target, n, "causal decoding", err));
-        if (!c->n_prompt && n && target[0] == PREDIFF_MASK) return PDI_FAIL(err, ARG, SHIFT_PROMPT, "causal decoding needs a prompt of at least one token");
-    } else if (pdi_count_masks(target, samples * n)) PDI_TRY(pdi_need_mask(c, err));
+    PDI_TRY(pdi_check_target(c, target, n, pdi_samples(d), err));
+    if ((causal || d->block) && end - first > 1)
+        return PDI_FAIL(err, ARG, SAMPLES, "%s one sample at a time here: use prediff_generate", causal ? "causal decoding runs" : "blocks run");
+    for (i = first; (causal || d->block) && i < end; i++) PDI_TRY(pdi_check_right(target + i * n, n, causal ? "causal decoding" : "block", err));
+    if (!causal && pdi_count_masks(target + first * n, (end - first) * n)) PDI_TRY(pdi_need_mask(c, err));
+    if (causal && !c->n_prompt && n && target[first * n] == PREDIFF_MASK)
+        return PDI_FAIL(err, ARG, SHIFT_PROMPT, "causal decoding needs a prompt of at least one token");
     if (c->m->hp.shift && c->attention != PREDIFF_ATTENTION_BIDIRECTIONAL && !c->n_prompt && n)
         return PDI_FAIL(err, ARG, SHIFT_PROMPT, "this shifted model needs a prompt of at least one token");
-    if (d->block) {
-        if (samples > 1) return PDI_FAIL(err, ARG, SAMPLES, "blocks run one sample at a time here: use prediff_generate");
-        PDI_TRY(pdi_check_right(target, n, "block", err));
-    }
-    pdi_start(c, target, n, d, NULL);
+    pdi_start(c, target, n, d, first, end, NULL);
     s = pdi_next_block(c, err);
     if (s) { pdi_cut_prompt(c, c->run.prompt_before); c->run.active = 0; }
     return s;
@@ -5273,7 +5353,7 @@ PDI_DEF prediff_status prediff_begin(prediff_context *c, int32_t *target, size_t
     PDI_TRY(pdi_enter(c, 0, err));
     if (!d) d = &zero;
     PDI_TRY(pdi_check_desc(d, d->canary_begin, d->canary_end, err));
-    return pdi_begin(c, target, n, d, err);
+    return pdi_begin(c, target, n, d, 0, pdi_samples(d), err);
 }
 
 PDI_DEF prediff_status prediff_step(prediff_context *c, int *done, prediff_error *err) {
@@ -5289,7 +5369,7 @@ PDI_DEF prediff_status prediff_step(prediff_context *c, int *done, prediff_error
 /* Tokens filled in up to and including the first that ends the text; what follows it is padding. */
 PDI_FN size_t pdi_count_emitted(const prediff_context *c, int *ended) {
     size_t s, i, n = 0;
-    for (s = 0; s < c->run.samples; s++) {
+    for (s = c->run.first; s < c->run.end; s++) {
         const pdi_cell *cells = c->cells + s * c->run.n;
         const int32_t *t = c->run.target + s * c->run.n;
         for (i = 0; i < c->run.n; i++) {
@@ -5308,10 +5388,10 @@ PDI_DEF prediff_status prediff_end(prediff_context *c, prediff_result *r, predif
     if (!c->run.active) return PDI_FAIL(err, ARG, NOT_BEGUN, "call prediff_begin first");
     c->run.r.n_masks_left = pdi_total_masks(c);
     c->run.r.n_emitted = pdi_count_emitted(c, &ended);
-    c->run.r.time = c->run.d.sampler == PREDIFF_FIRST_HITTING ? c->samples[0].time : 0;
+    c->run.r.time = c->run.d.sampler == PREDIFF_FIRST_HITTING ? c->samples[c->run.first].time : 0;
     if (c->run.r.ended != PREDIFF_ENDED_CANCELLED && c->run.r.n_masks_left) c->run.r.ended = PREDIFF_ENDED_EARLY;
     else if (c->run.r.ended == PREDIFF_ENDED_FILLED && ended) c->run.r.ended = PREDIFF_ENDED_EOS;
-    for (i = 0; c->run.d.revealed_at && i < c->run.samples * c->run.n; i++)
+    for (i = c->run.first * c->run.n; c->run.d.revealed_at && i < c->run.end * c->run.n; i++)
         c->run.d.revealed_at[i] = c->run.target[i] == PREDIFF_MASK ? -1 : c->revealed_at[i];
     if (r) *r = c->run.r;
     pdi_cut_prompt(c, c->run.prompt_before);
@@ -5319,51 +5399,40 @@ PDI_DEF prediff_status prediff_end(prediff_context *c, prediff_result *r, predif
     return PREDIFF_OK;
 }
 
-/* begin, steps, end. */
-PDI_FN prediff_status pdi_generate_once(prediff_context *c, int32_t *target, size_t n, const prediff_generate_desc *d, prediff_result *r, prediff_error *err) {
+/* begin, steps, end, for samples first .. end-1. */
+PDI_FN prediff_status pdi_generate_part(prediff_context *c, int32_t *target, size_t n, const prediff_generate_desc *d, size_t first, size_t end,
+                                        prediff_result *r, prediff_error *err) {
     prediff_status s;
     int done = 0;
-    PDI_TRY(pdi_begin(c, target, n, d, err));
+    PDI_TRY(pdi_begin(c, target, n, d, first, end, err));
     for (s = PREDIFF_OK; !s && !done;) s = prediff_step(c, &done, err);
     prediff_end(c, r, NULL);
     return s;
 }
 
-/* Samples that cannot share a pass (each has its own prompt after the first block) run one after another. */
-PDI_FN prediff_status pdi_generate_in_turn(prediff_context *c, int32_t *target, size_t n, const prediff_generate_desc *d, prediff_result *total, prediff_error *err) {
-    prediff_generate_desc one = *d;
-    prediff_status s = PREDIFF_OK;
-    size_t i;
-    memset(total, 0, sizeof *total);
-    one.samples = 1;
-    for (i = 0; i < d->samples && !s; i++) {
-        prediff_result r;
-        memset(&r, 0, sizeof r);
-        one.seed = d->seed + i;
-        one.logprob = d->logprob ? d->logprob + i * n : NULL;
-        one.revealed_at = d->revealed_at ? d->revealed_at + i * n : NULL;
-        s = pdi_generate_once(c, target + i * n, n, &one, &r, err);
-        total->ended = r.ended; total->time = r.time;
-        total->n_steps += r.n_steps; total->n_evaluations += r.n_evaluations; total->n_rows += r.n_rows;
-        total->n_emitted += r.n_emitted; total->n_masks_left += r.n_masks_left; total->logprob += r.logprob;
-    }
-    return s;
-}
-
 PDI_DEF prediff_status prediff_generate(prediff_context *c, int32_t *target, size_t n, const prediff_generate_desc *d, prediff_result *r, prediff_error *err) {
     prediff_generate_desc zero;
-    prediff_result local;
+    prediff_result total, part;
+    prediff_status s = PREDIFF_OK;
+    size_t first, together;
     memset(&zero, 0, sizeof zero);
-    memset(&local, 0, sizeof local);
-    if (r) *r = local;
+    memset(&total, 0, sizeof total);
+    if (r) *r = total;
     PDI_TRY(pdi_enter(c, 0, err));
     if (!d) d = &zero;
     PDI_TRY(pdi_check_desc(d, d->canary_begin, d->canary_end, err));
-    if (d->samples > 1 && (d->block || d->sampler == PREDIFF_CAUSAL_DECODING)) {
-        PDI_TRY(pdi_check_target(c, target, n, d->samples, err));
-        return pdi_generate_in_turn(c, target, n, d, r ? r : &local, err);
+    /* samples share each pass, unless each has its own prompt after the first block or token: then in turn */
+    together = d->block || d->sampler == PREDIFF_CAUSAL_DECODING ? 1 : pdi_samples(d);
+    for (first = 0; first < pdi_samples(d) && !s; first += together) {
+        memset(&part, 0, sizeof part);
+        s = pdi_generate_part(c, target, n, d, first, first + together, &part, err);
+        total.ended = part.ended; total.time = part.time;
+        total.n_steps += part.n_steps; total.n_evaluations += part.n_evaluations; total.n_rows += part.n_rows;
+        total.n_emitted += part.n_emitted; total.logprob += part.logprob;
     }
-    return pdi_generate_once(c, target, n, d, r, err);
+    if (s != PREDIFF_ERR_ARG && target) total.n_masks_left = pdi_count_masks(target, pdi_samples(d) * n);
+    if (r) *r = total;
+    return s;
 }
 
 /* ---- >>SCORE: likelihoods and bounds -------------------------------------------------------------------------------
@@ -5488,13 +5557,13 @@ PDI_FN prediff_status pdi_score_bound(prediff_context *c, const int32_t *t, size
     pdi_evaluation e;
     memset(&e, 0, sizeof e);
     if (d->kind == PREDIFF_SCORE_N_STEP) draws = pdi_ceil_div(draws, n_steps) * n_steps;
-    e.target = c->scratch_target; e.ld = n; e.seed = d->seed;
+    e.target = c->scratch_target; e.ld = n; e.seed = d->seed; e.one_seed = 1;
     e.no_rate = d->no_rate; e.no_selfcond = d->no_selfcond; e.no_noise = d->no_noise;
     rounds = d->kind == PREDIFF_SCORE_N_STEP ? n_steps : 1;
     for (draw = 0; draw < draws; draw += k) {
         double weight[64];
         k = pdi_min(pdi_min(c->n_samples, draws - draw), 64);
-        e.samples = k;
+        e.end = k;
         for (s = 0; s < k; s++) {
             size_t i;
             weight[s] = pdi_score_mask(c->scratch_target + s * n, t, n, d, r->n_scored, draw + s, draws, n_steps);
@@ -5533,7 +5602,7 @@ PDI_FN prediff_status pdi_score_order(prediff_context *c, const int32_t *t, size
     g.n_steps = d->n_steps; g.order = d->order; g.schedule = d->schedule; g.seed = d->seed;
     g.no_rate = d->no_rate; g.no_selfcond = d->no_selfcond; g.no_noise = d->no_noise;
     for (i = 0; i < n; i++) c->scratch_target[i] = d->given && d->given[i] ? t[i] : PREDIFF_MASK;
-    pdi_start(c, c->scratch_target, n, &g, t);
+    pdi_start(c, c->scratch_target, n, &g, 0, 1, t);
     while (!s && !done) s = prediff_step(c, &done, err);
     prediff_end(c, &out, NULL);
     r->nats = -out.logprob;
@@ -5880,6 +5949,7 @@ PDI_FN prediff_status pdi_text_in_out(prediff_context *c, const char *in, size_t
     size_t n = 0, n_prompt = 0, used = 0, i, bytes;
     prediff_decoder state;
     int32_t *ids;
+    void *block;
     prediff_status s;
     PDI_TRY(pdi_enter(c, 0, err));
     if (!in || !text || !capacity) return PDI_FAIL(err, ARG, NULL_ARGUMENT, "the prompt or the text buffer is NULL or empty");
@@ -5889,9 +5959,10 @@ PDI_FN prediff_status pdi_text_in_out(prediff_context *c, const char *in, size_t
                : prediff_encode(c->m, in, strlen(in), PREDIFF_ENCODE_BOS, NULL, 0, &n, err);
     if (s && !(s == PREDIFF_ERR_LIMIT && n)) return s;          /* the size query says BUFFER_SIZE */
     if (n > c->n_ctx || n_tokens > c->n_ctx - n) return PDI_FAIL(err, ARG, T_RANGE, "prompt %u + %u tokens do not fit in n_ctx %u", (uint64_t)n, (uint64_t)n_tokens, (uint64_t)c->n_ctx);
-    bytes = (n + n_tokens + 1) * sizeof *ids;
-    ids = (int32_t *)pdi_alloc(al, bytes);
-    if (!ids) return PDI_FAIL(err, NOMEM, ALLOC, "no memory for %u token ids", (uint64_t)(n + n_tokens));
+    bytes = (n + n_tokens + 1) * sizeof *ids + PDI_ALIGN;
+    block = pdi_alloc(al, bytes);
+    ids = (int32_t *)(void *)pdi_align_pointer(block);
+    if (!block) return PDI_FAIL(err, NOMEM, ALLOC, "no memory for %u token ids", (uint64_t)(n + n_tokens));
     s = marked ? prediff_template(c->m, in, strlen(in), PREDIFF_ENCODE_BOS, ids, n, &n, &n_prompt, err)
                : prediff_encode(c->m, in, strlen(in), PREDIFF_ENCODE_BOS, ids, n, &n, err);
     if (!marked) n_prompt = n;
@@ -5901,7 +5972,7 @@ PDI_FN prediff_status pdi_text_in_out(prediff_context *c, const char *in, size_t
     if (!s && marked) s = pdi_put_text(c->m, ids, n_prompt, &state, 0, text, capacity, &used, err);
     else state.begun = n_prompt > 0;                            /* a continuation keeps its leading space */
     if (!s) s = pdi_put_text(c->m, c->scratch_target, n - n_prompt, &state, 1, text, capacity, &used, err);
-    pdi_free(al, ids, bytes);
+    pdi_free(al, block, bytes);
     return s;
 }
 
@@ -5931,18 +6002,15 @@ PDI_DEF prediff_status prediff_infill(prediff_context *c, const char *marked, co
 #undef PDI_FAIL_AT
 #undef PDI_TRY
 #undef PDI_ALIGN
+#undef PDI_ASAN
+#undef PDI_GAP
+#undef PDI_POISON
+#undef PDI_UNPOISON
 #undef PDI_HERE
 #undef PDI_T_AVX2
 #undef PDI_T_AVX512
 #undef PDI_PARTIAL_OPS
-#undef PDI_KEYS
-#undef PDI_QUERIES
-#undef PDI_PANEL
-#undef PDI_CHUNK
-#undef PDI_PRODUCT_WORK
 #undef PDI_SMALL_WORK
-#undef PDI_ROWS_AT_ONCE
-#undef PDI_HEAD_ROWS
 
 #endif /* the first pass */
 #endif /* PREDIFF_IMPLEMENTATION */

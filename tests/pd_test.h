@@ -3,9 +3,8 @@
  *
  *     int main(int argc, char **argv) { PD_ARGS(argc, argv); PD_RUN(test_a); PD_RUN(test_b); return PD_END(); }
  *
- * A test fails if one of its checks does, is skipped if it calls pd_skip, and passes otherwise; one without checks fails.
- * `prog NAME` (or PD_ONLY=NAME prog) runs one test, PD_SEED=N changes pd_seed. The last line is
- * `N passed, N failed, N skipped`; the exit status is 0 only if nothing failed and something ran.
+ * A test fails if one of its checks does, is skipped if it calls pd_skip, and passes otherwise; one without checks fails. `prog NAME`
+ * (or PD_ONLY=NAME prog) runs one test, PD_SEED=N changes pd_seed. The exit status is 0 only if something ran and nothing failed.
  */
 #ifndef PD_TEST_H
 #define PD_TEST_H
@@ -44,8 +43,7 @@ PD_TEST_FN PD_TEST_PRINTF(4, 5) int pd_check(int ok, const char *file, int line,
     va_start(ap, format);
     vprintf(format, ap);
     va_end(ap);
-    putchar('\n');
-    return 0;
+    return putchar('\n') < 0;
 }
 
 /* |a - b| < tol, and false for not-a-number. */
@@ -60,10 +58,22 @@ PD_TEST_FN int pd_near(double a, double b, double tol) { return !(fabs(a - b) >=
     pd_status((int)(call), PREDIFF_##STATUS, (err), PREDIFF_ITEM_##ITEM, __FILE__, __LINE__, #call)
 
 #ifdef PREDIFF_H
+static unsigned char pd_provoked[PREDIFF_ITEM_COUNT];      /* items that were expected and came */
+
 PD_TEST_FN int pd_status(int got, int want, const prediff_error *err, prediff_item item, const char *file, int line, const char *call) {
     prediff_item have = got ? err->item : PREDIFF_ITEM_NONE;
+    if (got == want && have == item) pd_provoked[item] = 1;
     return pd_check(got == want && have == item, file, line, "%s: %s %s \"%s\", not %s %s", call, prediff_status_name((prediff_status)got),
                     prediff_item_name(have), got ? err->message : "", prediff_status_name((prediff_status)want), prediff_item_name(item));
+}
+
+/* Adds the names of provoked items to the file PD_ITEMS: the driver looks for items that no test provokes. */
+PD_TEST_FN void pd_tell_items(void) {
+    const char *path = getenv("PD_ITEMS");
+    FILE *f = path ? fopen(path, "a") : NULL;
+    int i;
+    for (i = 1; f && i < PREDIFF_ITEM_COUNT; i++) if (pd_provoked[i]) fprintf(f, "%s\n", prediff_item_name((prediff_item)i));
+    if (f) fclose(f);
 }
 #endif
 
@@ -100,7 +110,10 @@ PD_TEST_FN void pd_run(const char *name, void (*test)(void)) {
 
 PD_TEST_FN int pd_end(void) {
     int ran = pd_state.passed + pd_state.failed + pd_state.skipped;
-    if (!ran) { printf("no test ran\n"); pd_state.failed = 1; }
+    if (!ran) pd_state.failed = printf("no test ran\n") > 0;
+#ifdef PREDIFF_H
+    pd_tell_items();
+#endif
     printf("%d passed, %d failed, %d skipped\n", pd_state.passed, pd_state.failed, pd_state.skipped);
     return pd_state.failed != 0;
 }

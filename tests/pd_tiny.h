@@ -28,6 +28,7 @@ typedef struct pd_tiny {               /* zero = the default in brackets */
     float scale;                       /* of matrices [0.3] */
     uint32_t type;                     /* of matrices, as prediff_type [F32]; Q4_1, Q4_K, Q6_K are random blocks */
     uint32_t seed;
+    size_t tokens;                     /* of the tokenizer, the embedding may have more rows [vocab] */
 } pd_tiny;
 
 typedef struct pd_bytes { uint8_t *p; size_t n, room; } pd_bytes;
@@ -195,7 +196,7 @@ PD_TINY_FN void pd_tiny_keys(pd_maker *m, const pd_tiny *t) {
     pd_key_u32(m, arch, ".attention.head_count", t->heads);
     if (!t->gpt2) pd_key_u32(m, arch, ".attention.head_count_kv", t->heads_kv);
     pd_key_f32(m, arch, t->gpt2 ? ".attention.layer_norm_epsilon" : ".attention.layer_norm_rms_epsilon", 1e-5f);
-    if (!t->no_tokenizer) pd_tokenizer_keys(m, t->vocab);
+    if (!t->no_tokenizer) pd_tokenizer_keys(m, t->tokens ? t->tokens : t->vocab);
     if (t->causal_only) return;
     pd_key_u32(m, "prediff", ".version", 1);
     pd_key_str(m, "prediff.attention", t->attention);

@@ -708,6 +708,8 @@ typedef enum style { GIVEN, MASKED, NEWEST, OLDEST = NEWEST + 5 } style;
 typedef struct view {
     int on, live, utf8;
     int columns, rows, column, lines;  /* lines: of the picture, below its first */
+    size_t space;                      /* just behind the line's last space in frame, 0: none; */
+    int space_column;                  /*   and the column there */
     style now;
     buffer frame;
 } view;
@@ -751,13 +753,16 @@ static void view_style(view *v, style s) {
     v->now = s;
 }
 
-/* Lines are complete in themselves, so that the last ones of a tall picture can be shown alone. */
-static void view_newline(view *v) {
-    style s = v->now;
-    view_style(v, OLDEST);
-    append_text(&v->frame, "\n");
-    v->column = 0;
-    view_style(v, s);
+/* Breaks the line at its last space, which becomes the line's end, or where it is. */
+static void view_wrap(view *v) {
+    if (v->space) {
+        v->frame.p[v->space - 1] = '\n';
+        v->column -= v->space_column;
+    } else {
+        append_text(&v->frame, "\n");
+        v->column = 0;
+    }
+    v->space = 0;
 }
 
 static void view_text(view *v, style s, const char *text, size_t n) {
@@ -769,15 +774,17 @@ static void view_text(view *v, style s, const char *text, size_t n) {
         len = next_character(text + i, n - i, &code);
         width = is_control(code) ? 1 : character_width(code);
         if (code == '\n') {
-            if (v->live) view_newline(v);
-            else append_text(&v->frame, "\\n");
+            append_text(&v->frame, v->live ? "\n" : "\\n");
+            v->column = 0;
+            v->space = 0;
             continue;
         }
-        if (v->live && v->column + width >= v->columns) view_newline(v);
+        if (v->live && v->column + width >= v->columns) view_wrap(v);
         if (code == 0xFFFD) append_text(&v->frame, REPLACEMENT);
         else if (is_control(code)) append_text(&v->frame, " ");
         else append(&v->frame, text + i, len);
         v->column += width;
+        if (code == ' ') { v->space = v->frame.n; v->space_column = v->column; }
     }
 }
 
@@ -795,14 +802,14 @@ static void view_ids(view *v, const prediff_model *m, const int32_t *ids, const 
     free(text);
 }
 
-/* Writes the frame over the last one, cut to the lines the terminal can show. */
+/* Writes the frame over the last one, cut to the last lines the terminal can show. */
 static void view_flush(view *v) {
     size_t start = v->frame.n;
     int lines = 0;
     while (start > 0 && !(v->frame.p[start - 1] == '\n' && ++lines >= v->rows - 1)) start--;
     if (lines >= v->rows - 1) lines--;
     if (v->lines > 0) fprintf(stderr, "\x1b[%dA", v->lines);
-    fputs("\r\x1b[J", stderr);
+    fputs("\r\x1b[J\x1b[0m", stderr);
     fwrite(v->frame.p + start, 1, v->frame.n - start, stderr);
     fflush(stderr);
     v->lines = lines;
@@ -817,7 +824,7 @@ static void view_step(view *v, const prediff_model *m, const int32_t *prompt, si
     memset(&state, 0, sizeof state);
     for (k = 0; revealed_at && k < i->n; k++)
         if (revealed_at[k] > now) now = revealed_at[k];
-    v->frame.n = 0;
+    v->frame.n = v->space = 0;
     v->column = 0;
     v->now = OLDEST;
     snprintf(head, sizeof head, "step %zu of %zu, %zu revealed, %zu left", i->step, i->n_steps, i->n_revealed, i->n_masks_left);
@@ -825,7 +832,7 @@ static void view_step(view *v, const prediff_model *m, const int32_t *prompt, si
     view_ids(v, m, prompt + (n_prompt - shown), NULL, shown, 0, &state);
     view_ids(v, m, target, revealed_at, i->n, now, &state);
     if (v->live) {
-        view_newline(v);
+        view_text(v, GIVEN, "\n", 1);
         view_text(v, GIVEN, head, strlen(head));
         view_style(v, OLDEST);
         view_flush(v);
@@ -948,24 +955,24 @@ static void generate_desc(writing *w, prediff_generate_desc *d) {
 }
 
 /* What one sample has come to. */
-typedef struct outcome { size_t shown, emitted, masks_left; double logprob; } outcome;
+typedef struct outcome { size_t shown, emitted, masks_left; prediff_ended ended; double logprob; } outcome;
 
 /* Tokens filled in count up to the first end of text; behind it there is only padding. */
 static outcome look_at(const writing *w, size_t sample) {
     const int32_t *given = w->ids + w->n_prompt, *target = w->target + sample * w->n;
-    int ended = 0;
     size_t i;
     outcome c;
     memset(&c, 0, sizeof c);
     c.shown = w->n;
+    c.ended = w->r.ended == PREDIFF_ENDED_EOS ? PREDIFF_ENDED_FILLED : w->r.ended;     /* that of the batch; its own follows */
     for (i = 0; i < w->n; i++) {
         if (given[i] != PREDIFF_MASK) continue;
         if (target[i] == PREDIFF_MASK) { c.masks_left++; continue; }
-        if (ended) continue;
+        if (c.ended == PREDIFF_ENDED_EOS) continue;
         c.emitted++;
         c.logprob += (double)w->logprob[sample * w->n + i];
         if (prediff_token_ends(w->s.model, target[i]) && !w->s.o->u[O_IGNORE_EOS]) {
-            ended = 1;
+            c.ended = PREDIFF_ENDED_EOS;
             if (!w->infill) c.shown = i + 1;
         }
     }
@@ -1012,7 +1019,7 @@ static void json_sample(const writing *w, const outcome *c, const int32_t *ids, 
     json_count("evaluations", w->r.n_evaluations);
     json_count("rows_computed", w->r.n_rows);
     json_count("masks_left", c->masks_left);
-    json_text("ended", ended_name(w->r.ended));
+    json_text("ended", ended_name(c->ended));
     json_number("logprob", c->logprob);
     json_count("sample", sample);
     json_count("batch", w->batch);
@@ -1035,7 +1042,7 @@ static void warn_if_empty(const writing *w, const int32_t *ids) {
         free(text.p);
         if (text.n) return;
     }
-    fprintf(stderr, "prediff: warning: the model wrote nothing: its first token was an end of text (try --eos-penalty 1, --ignore-eos, --temp)\n");
+    fprintf(stderr, "prediff: warning: the model wrote nothing: its first token was an end of text (try --ignore-eos or --temp)\n");
 }
 
 static void print_sample(const writing *w, size_t sample, size_t number, size_t all_emitted) {
