@@ -1012,7 +1012,7 @@ ATTR V pdi_loadn_##SET(const float *p, size_t n, float fill) { \
 ATTR void pdi_storen_##SET(float *p, V v, size_t n) { \
     float b[LANES]; size_t i; \
     pdi_store_##SET(b, v); \
-    for (i = 0; i < n; i++) p[i] = b[i]; }
+    for (i = 0; i < LANES && i < n; i++) p[i] = b[i]; }
 
 /* -- scalar: four lanes of plain C -- */
 typedef struct pdi_v_scalar { float x[4]; } pdi_v_scalar;
