@@ -727,14 +727,17 @@ PDI_FN int pdi_is_finite_double(const double *d) {
     return (u & 0x7FF0000000000000u) != 0x7FF0000000000000u;
 }
 
-/* FNV-1a, for hash tables over names; tables are at most half full. */
-PDI_FN uint32_t pdi_hash(const void *bytes, size_t n) {
+/* FNV-1a, for hash tables over names; tables are at most half full. A name in two pieces goes through pdi_hash_more twice. */
+PDI_FN uint32_t pdi_hash_more(uint32_t h, const void *bytes, size_t n) {
     const uint8_t *p = (const uint8_t *)bytes;
-    uint32_t h = 2166136261u;
     size_t i;
     for (i = 0; i < n; i++) h = (h ^ p[i]) * 16777619u;
-    return h ^ h >> 15;
+    return h;
 }
+
+PDI_FN uint32_t pdi_hash_end(uint32_t h) { return h ^ h >> 15; }
+PDI_FN uint32_t pdi_hash_begin(void) { return 2166136261u; }
+PDI_FN uint32_t pdi_hash(const void *bytes, size_t n) { return pdi_hash_end(pdi_hash_more(pdi_hash_begin(), bytes, n)); }
 
 /* Names that fall together are searched one by one. Honest tables stay far below this many; a file made to exceed it, to keep
    the reader busy, is refused. */
@@ -1012,7 +1015,7 @@ ATTR V pdi_loadn_##SET(const float *p, size_t n, float fill) { \
 ATTR void pdi_storen_##SET(float *p, V v, size_t n) { \
     float b[LANES]; size_t i; \
     pdi_store_##SET(b, v); \
-    for (i = 0; i < LANES && i < n; i++) p[i] = b[i]; }
+    for (i = 0; i < LANES; i++) if (i < n) p[i] = b[i]; }
 
 /* -- scalar: four lanes of plain C -- */
 typedef struct pdi_v_scalar { float x[4]; } pdi_v_scalar;
@@ -2958,10 +2961,9 @@ PDI_FN const pdi_merge *pdi_find_merge(const pdi_tokenizer *t, int32_t left, int
 
 /* The token whose text is s without its byte at `gap`: pdi_find_token without a copy. */
 PDI_FN int32_t pdi_find_joined(const pdi_tokenizer *t, prediff_string s, size_t gap) {
-    uint32_t h = 2166136261u;
+    uint32_t h = pdi_hash_more(pdi_hash_more(pdi_hash_begin(), s.bytes, gap), s.bytes + gap + 1, s.n - gap - 1);
     size_t i;
-    for (i = 0; i < s.n; i++) if (i != gap) h = (h ^ (uint8_t)s.bytes[i]) * 16777619u;    /* as pdi_hash */
-    for (i = (h ^ h >> 15) & (t->slots - 1); t->table[i]; i = (i + 1) & (t->slots - 1)) {
+    for (i = pdi_hash_end(h) & (t->slots - 1); t->table[i]; i = (i + 1) & (t->slots - 1)) {
         const prediff_string *o = &t->tokens[t->table[i] - 1];
         if (o->n + 1 == s.n && memcmp(o->bytes, s.bytes, gap) == 0 && memcmp(o->bytes + gap, s.bytes + gap + 1, o->n - gap) == 0)
             return (int32_t)t->table[i] - 1;
@@ -5137,9 +5139,7 @@ PDI_FN size_t pdi_commit(prediff_context *c, size_t s) {
 }
 
 PDI_FN size_t pdi_total_masks(const prediff_context *c) {
-    size_t i, n = 0;
-    for (i = c->run.first * c->run.n; i < c->run.end * c->run.n; i++) n += c->run.target[i] == PREDIFF_MASK;
-    return n;
+    return pdi_count_masks(c->run.target + c->run.first * c->run.n, (c->run.end - c->run.first) * c->run.n);
 }
 
 PDI_FN prediff_status pdi_tell_step(prediff_context *c, double rate, size_t revealed, prediff_error *err) {

@@ -119,47 +119,43 @@ static void must(prediff_status s, const prediff_error *e) {
     if (s) { fprintf(stderr, "bench: %s\n", e->message); exit(1); }
 }
 
-static void bench_generation(prediff_context *c, const prediff_model_info *info) {
-    static const size_t steps[] = { 1, 2, 4, 8, 16, 32, 48 };
-    enum { LENGTH = 48 };
-    int32_t prompt[24], target[LENGTH];
+enum { PROMPT = 24, TARGET = 48 };
+
+static void bench_one_generation(prediff_context *c, const int32_t *prompt, const prediff_generate_desc *d, const char *row) {
+    int32_t target[TARGET];
+    prediff_result result;
     prediff_error e;
-    size_t i, j, r;
+    size_t i, r;
     figure f;
-    char row[96];
-    for (i = 0; i < 24; i++) prompt[i] = (int32_t)(i * 37 % (info->n_tokens ? info->n_tokens : info->n_vocab));
-    title("generation: 24 prompt tokens, 48 targets, tokens emitted a second (prompt included in the time)");
-    for (i = 0; info->has_mask && i < sizeof steps / sizeof *steps; i++) {
-        for (r = 0; r < RUNS; r++) {
-            prediff_generate_desc d;
-            prediff_result result;
-            double t0 = now();
-            memset(&d, 0, sizeof d);
-            d.n_steps = steps[i];
-            d.ignore_eos = 1;
-            for (j = 0; j < LENGTH; j++) target[j] = PREDIFF_MASK;
-            must(prediff_rewind(c, 0, &e), &e);
-            must(prediff_prompt(c, prompt, 24, NULL, &e), &e);
-            must(prediff_generate(c, target, LENGTH, &d, &result, &e), &e);
-            f.v[r] = (double)result.n_emitted / (now() - t0);
-        }
-        snprintf(row, sizeof row, "CAU, %d steps", (int)steps[i]);
-        show("generation", row, &f, "tokens/s");
-    }
     for (r = 0; r < RUNS; r++) {
-        prediff_generate_desc d;
-        prediff_result result;
         double t0 = now();
-        memset(&d, 0, sizeof d);
-        d.sampler = PREDIFF_CAUSAL_DECODING;
-        d.ignore_eos = 1;
-        for (j = 0; j < LENGTH; j++) target[j] = PREDIFF_MASK;
+        for (i = 0; i < TARGET; i++) target[i] = PREDIFF_MASK;
         must(prediff_rewind(c, 0, &e), &e);
-        must(prediff_prompt(c, prompt, 24, NULL, &e), &e);
-        must(prediff_generate(c, target, LENGTH, &d, &result, &e), &e);
+        must(prediff_prompt(c, prompt, PROMPT, NULL, &e), &e);
+        must(prediff_generate(c, target, TARGET, d, &result, &e), &e);
         f.v[r] = (double)result.n_emitted / (now() - t0);
     }
-    show("generation", "causal decoding, the same weights", &f, "tokens/s");
+    show("generation", row, &f, "tokens/s");
+}
+
+static void bench_generation(prediff_context *c, const prediff_model_info *info) {
+    static const size_t steps[] = { 1, 2, 4, 8, 16, 32, 48 };
+    int32_t prompt[PROMPT];
+    prediff_generate_desc d;
+    char row[96];
+    size_t i;
+    for (i = 0; i < PROMPT; i++) prompt[i] = (int32_t)(i * 37 % (info->n_tokens ? info->n_tokens : info->n_vocab));
+    title("generation: 24 prompt tokens, 48 targets, tokens emitted a second (prompt included in the time)");
+    memset(&d, 0, sizeof d);
+    d.ignore_eos = 1;
+    for (i = 0; info->has_mask && i < sizeof steps / sizeof *steps; i++) {
+        d.n_steps = steps[i];
+        snprintf(row, sizeof row, "CAU, %d steps", (int)steps[i]);
+        bench_one_generation(c, prompt, &d, row);
+    }
+    d.n_steps = 0;
+    d.sampler = PREDIFF_CAUSAL_DECODING;
+    bench_one_generation(c, prompt, &d, "causal decoding, the same weights");
 }
 
 static void bench_prompt(prediff_context *c, const prediff_model_info *info) {

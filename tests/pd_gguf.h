@@ -306,4 +306,14 @@ PD_TINY_FN prediff_allocator pd_heap_allocator(pd_heap *h) {
     return a;
 }
 
+/* The file as an open model (it keeps its own copy of the bytes); frees g. */
+PD_TINY_FN prediff_model *pd_gguf_open(pd_gguf *g) {
+    size_t n;
+    uint8_t *b = pd_gguf_write(g, &n);
+    prediff_model *m = pd_open_bytes(b, n);
+    free(b);
+    pd_gguf_free(g);
+    return m;
+}
+
 #endif /* PD_GGUF_H */

@@ -9,22 +9,13 @@
 #include <locale.h>
 #include <time.h>
 
-static prediff_model *open_gguf(pd_gguf *g) {
-    size_t n;
-    uint8_t *b = pd_gguf_write(g, &n);
-    prediff_model *m = pd_open_bytes(b, n);
-    free(b);
-    pd_gguf_free(g);
-    return m;
-}
-
 /* The kinds of tokenizer: byte-level with each splitter, SentencePiece. */
 enum { KINDS = 4 };
 static prediff_model *open_kind(int kind) {
     static const char *const pre[] = { "gpt-2", "llama-bpe", "smollm" };
     pd_gguf *g = pd_base(kind == 3 ? BASE_SPM : BASE_BPE);
     if (kind < 3) pd_set_string(g, "tokenizer.ggml.pre", pre[kind]);
-    return open_gguf(g);
+    return pd_gguf_open(g);
 }
 
 static uint32_t random_state;
@@ -137,7 +128,7 @@ static void test_k10_ignore_merges(void) {
         prediff_model *m;
         pd_set_strings(g, "tokenizer.ggml.merges", few, 1);
         pd_set_string(g, "tokenizer.ggml.pre", llama ? "llama-bpe" : "gpt-2");
-        m = open_gguf(g);
+        m = pd_gguf_open(g);
         expect_ids(m, "the", 0, llama ? "261" : "116 104 101");
         prediff_model_close(m);
     }
@@ -161,7 +152,7 @@ static prediff_model *open_with_tokens(const char *const text[2], uint32_t type)
     pd_set_strings(g, "tokenizer.ggml.tokens", tokens, count);
     at = g->entries[pd_entry(g, "tokenizer.ggml.token_type")].end;
     pd_set(g->head.p + at - 4, 4, type);           /* of id 263 */
-    return open_gguf(g);
+    return pd_gguf_open(g);
 }
 
 static void test_k14_special_text_is_plain(void) {
@@ -402,7 +393,7 @@ static void test_without_tokenizer(void) {
     int32_t id = 1;
     char out[8];
     size_t n, p;
-    m = open_gguf(pd_smallest());
+    m = pd_gguf_open(pd_smallest());
     memset(&d, 0, sizeof d);
     PD_STATUS(prediff_encode(m, "a", 1, 0, &id, 1, &n, &e), &e, ERR_ARG, NO_TOKENIZER);
     PD_STATUS(prediff_template(m, "a", 1, 0, &id, 1, &n, &p, &e), &e, ERR_ARG, NO_TOKENIZER);

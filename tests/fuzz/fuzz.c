@@ -17,15 +17,6 @@
 enum { GGUF_TARGET, ENCODE_TARGET, DECODE_TARGET, GENERATE_TARGET, N_TARGETS };
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
-static prediff_model *open_gguf(pd_gguf *g) {
-    size_t n;
-    uint8_t *b = pd_gguf_write(g, &n);
-    prediff_model *m = pd_open_bytes(b, n);
-    free(b);
-    pd_gguf_free(g);
-    return m;
-}
-
 /* Tokenizers, made once: byte-level with three splitters, SentencePiece. */
 static const prediff_model *tokenizer(unsigned kind) {
     static prediff_model *m[4];
@@ -35,7 +26,7 @@ static const prediff_model *tokenizer(unsigned kind) {
     if (m[kind]) return m[kind];
     g = pd_base(kind == 3 ? BASE_SPM : BASE_BPE);
     if (kind < 3) pd_set_string(g, "tokenizer.ggml.pre", pre[kind]);
-    return m[kind] = open_gguf(g);
+    return m[kind] = pd_gguf_open(g);
 }
 
 static void fuzz_gguf(const uint8_t *data, size_t n) {
