@@ -208,7 +208,9 @@ typedef enum prediff_schedule {        /* masks kept after step s of N, p = s/N,
     PREDIFF_COSINE = 0,                /* floor(M0 cos(p pi/2)): few first, then more */
     PREDIFF_REMAINING,                 /* reveals ceil(M_now (1 - cos(p pi/2))) */
     PREDIFF_LINEAR,                    /* floor(M0 (1 - p)) */
-    PREDIFF_SQRT                       /* floor(M0 (1 - sqrt p)) */
+    PREDIFF_SQRT,                      /* floor(M0 (1 - sqrt p)) */
+    PREDIFF_EVEN,                      /* reveals M0 / N, the first M0 mod N steps one more (LLaDA's, Nie et al. 2025) */
+    PREDIFF_TIMES                      /* reveals floor(M_now (1 - t' / t)), times t from 1 to 0.001 in N equal steps (Dream's, Ye et al. 2025) */
 } prediff_schedule;
 
 typedef enum prediff_noise { PREDIFF_NOISE_DEFAULT = 0, PREDIFF_NOISE_FIXED, PREDIFF_NOISE_REDRAW } prediff_noise;
@@ -258,7 +260,7 @@ typedef struct prediff_model_desc {
 } prediff_model_desc;
 
 typedef struct prediff_model_info {
-    const char *architecture;          /* "llama", "gpt2" */
+    const char *architecture;          /* "gpt2", "llama", "qwen2", "dream", "llada"; "" if opened for its vocabulary */
     const char *name;                  /* general.name or "" */
     size_t n_vocab;                    /* V, rows of the embedding; 0 if the file is no model */
     size_t n_tokens;                   /* tokens of the tokenizer, 0 = none; rows beyond it are never produced */
@@ -274,7 +276,7 @@ typedef struct prediff_model_info {
     int32_t bos, eos, eot, mask;       /* ids, -1 = none */
     int add_bos;                       /* encode with PREDIFF_ENCODE_BOS starts with bos */
     const char *tokenizer;             /* "gpt2", "llama" or "" */
-    const char *splitter;              /* "gpt-2", "llama-bpe", "smollm" or "" */
+    const char *splitter;              /* "gpt-2", "llama-bpe", "smollm", "qwen2" or "" */
 } prediff_model_info;
 
 /* prediff_version: PREDIFF_VERSION of the compiled implementation. */
@@ -344,6 +346,8 @@ typedef struct prediff_save_desc {     /* what to write: usually keys and tensor
     const prediff_key *keys;       size_t n_keys;
     const prediff_tensor *tensors; size_t n_tensors;
     const uint32_t *store;             /* [n_tensors] type to store each tensor as (F32, F16, BF16, Q8_0, Q4_0), NULL: unchanged */
+    int (*row)(void *user, size_t tensor, size_t row, float *out);   /* dims[0] floats of a tensor whose data is NULL; 0 = given.
+                                          Rows are asked for once each, in order: a file of any size passes through one row */
     size_t alignment;                  /* power of two, 0 = 32 (general.alignment is written when it differs) */
     int (*write)(void *user, const void *bytes, size_t n);   /* 0 = written */
     void *user;
@@ -1286,6 +1290,7 @@ typedef struct pdi_kernels {
     void (*rms_norm)(float *y, const float *x, const float *w, size_t n, float eps);
     void (*layer_norm)(float *y, const float *x, const float *w, const float *b, size_t n, float eps);
     void (*rotate)(float *x, const float *cosines, const float *sines, size_t n);
+    void (*rotate_halves)(float *x, const float *cosines, const float *sines, size_t n);
     void (*silu)(float *x, size_t n);
     void (*silu_mul)(float *gate, const float *up, size_t n);
     void (*gelu_tanh)(float *x, size_t n);
@@ -1646,6 +1651,17 @@ PDI_KERNEL void PDI_K(rotate)(float *x, const float *cosines, const float *sines
     }
 }
 
+/* The same where element i of the first half is paired with element i of the second. */
+PDI_KERNEL void PDI_K(rotate_halves)(float *x, const float *cosines, const float *sines, size_t n) {
+    size_t half = n / 2, i;
+    for (i = 0; i < half; i += PDI_LANES) {
+        size_t left = half - i;
+        PDI_VEC a = PDI_K(get)(x + i, left, 0), b = PDI_K(get)(x + half + i, left, 0);
+        PDI_K(put)(x + i, PDI_K(fma)(b, PDI_K(get)(sines + i, left, 0), PDI_K(mul)(a, PDI_K(get)(cosines + i, left, 0))), left);
+        PDI_K(put)(x + half + i, PDI_K(fma)(a, PDI_K(get)(sines + half + i, left, 0), PDI_K(mul)(b, PDI_K(get)(cosines + half + i, left, 0))), left);
+    }
+}
+
 /* -- sums over a row -- */
 
 /* sum over i of (x[i] - shift) * (square ? x[i] - shift : 1), by rule 2. */
@@ -1786,7 +1802,7 @@ PDI_KERNEL void PDI_K(attention)(const pdi_attention_job *j) {
 
 PDI_FN const pdi_kernels *PDI_K(kernels)(void) {
     static const pdi_kernels k = { PDI_ISA, PDI_WIDTH, PDI_K(dequantize), PDI_K(product), PDI_K(mix), PDI_K(attention), PDI_K(rms_norm),
-        PDI_K(layer_norm), PDI_K(rotate), PDI_K(silu), PDI_K(silu_mul), PDI_K(gelu_tanh), PDI_K(add_row), PDI_K(scale_row), PDI_K(row_max), PDI_K(row_exp) };
+        PDI_K(layer_norm), PDI_K(rotate), PDI_K(rotate_halves), PDI_K(silu), PDI_K(silu_mul), PDI_K(gelu_tanh), PDI_K(add_row), PDI_K(scale_row), PDI_K(row_max), PDI_K(row_exp) };
     return &k;
 }
 
@@ -2285,11 +2301,21 @@ PDI_FN prediff_status pdi_key_array(const pdi_gguf *g, const char *name, uint32_
    Every size the network uses is read here once, with its range. What holds after pdi_read_hparams:
    1 <= layers, heads, ...; heads divide into key/value heads; E even for rotary; all within limits. */
 
-typedef enum pdi_arch { PDI_ARCH_NONE, PDI_ARCH_GPT2, PDI_ARCH_LLAMA } pdi_arch;
+typedef struct pdi_arch {
+    const char *name;
+    int gpt2;                          /* LayerNorm, learned positions, fused qkv, GELU; else RMSNorm, rotary, SwiGLU */
+    int halves;                        /* rotary pairs (i, i + E/2), else (2i, 2i + 1) */
+    int bidirectional, shift;          /* unless the file says otherwise */
+} pdi_arch;
+
+static const pdi_arch pdi_archs[] = {
+    { "gpt2", 1, 0, 0, 0 }, { "llama", 0, 0, 0, 0 }, { "qwen2", 0, 1, 0, 0 },
+    { "dream", 0, 1, 1, 1 },           /* Qwen 2 adapted to diffusion (Ye et al. 2025) */
+    { "llada", 0, 0, 1, 0 }            /* trained from nothing as a diffusion model (Nie et al. 2025) */
+};
 
 typedef struct pdi_hparams {
-    pdi_arch arch;
-    char arch_name[32];
+    const pdi_arch *arch;              /* NULL: not read */
     size_t n_ctx, n_embd, n_layer, n_head, n_head_kv, head_dim, rope_dim, n_ff, n_vocab;
     float eps, rope_base, rope_factor;
     prediff_attention attention;
@@ -2303,20 +2329,18 @@ typedef struct pdi_hparams {
 /* general.architecture: its name, and whether we run it. */
 PDI_FN prediff_status pdi_read_arch(const pdi_gguf *g, pdi_hparams *h, prediff_error *err) {
     prediff_string a = { NULL, 0 };
+    size_t i;
     PDI_TRY(pdi_key_string(g, "general.architecture", &a, err));
     if (!a.bytes) return PDI_FAIL(err, FORMAT, ARCH_MISSING, "key general.architecture is missing: not a model file");
-    if (pdi_str_is(a, "llama")) h->arch = PDI_ARCH_LLAMA;
-    else if (pdi_str_is(a, "gpt2")) h->arch = PDI_ARCH_GPT2;
-    else return PDI_FAIL(err, UNSUPPORTED, ARCH_UNKNOWN, "architecture '%S' is not supported; gpt2 and llama are", &a);
-    memcpy(h->arch_name, a.bytes, a.n);
-    h->arch_name[a.n] = 0;
-    return PREDIFF_OK;
+    for (i = 0; i < sizeof pdi_archs / sizeof *pdi_archs; i++)
+        if (pdi_str_is(a, pdi_archs[i].name)) { h->arch = &pdi_archs[i]; return PREDIFF_OK; }
+    return PDI_FAIL(err, UNSUPPORTED, ARCH_UNKNOWN, "architecture '%S' is not supported; gpt2, llama, qwen2, dream and llada are", &a);
 }
 
 /* "llama" + ".block_count" into a buffer. */
 PDI_FN const char *pdi_arch_key(const pdi_hparams *h, const char *suffix, char *buffer) {
-    size_t n = strlen(h->arch_name);
-    memcpy(buffer, h->arch_name, n);
+    size_t n = strlen(h->arch->name);
+    memcpy(buffer, h->arch->name, n);
     memcpy(buffer + n, suffix, strlen(suffix) + 1);
     return buffer;
 }
@@ -2378,8 +2402,9 @@ PDI_FN prediff_status pdi_read_prediff_keys(const pdi_gguf *g, pdi_hparams *h, p
     if (h->adapted && version != 1) return PDI_FAIL(err, UNSUPPORTED, PREDIFF_KEY, "prediff.version is %i; version 1 is read", version);
     PDI_TRY(pdi_choice(g, "prediff.attention", attention, 4, &kind, err));
     PDI_TRY(pdi_key_bool(g, pdi_arch_key(h, ".attention.causal", key), &causal, err));
-    h->attention = kind ? (prediff_attention)kind : !causal ? PREDIFF_ATTENTION_BIDIRECTIONAL
+    h->attention = kind ? (prediff_attention)kind : !causal || h->arch->bidirectional ? PREDIFF_ATTENTION_BIDIRECTIONAL
                  : h->adapted ? PREDIFF_ATTENTION_HYBRID : PREDIFF_ATTENTION_CAUSAL;
+    h->shift = h->arch->shift && !h->adapted;
     PDI_TRY(pdi_key_bool(g, "diffusion.shift_logits", &h->shift, err));
     h->rate_scale = h->noise_scale = 1.0f;
     h->rate_min = 0.0f; h->rate_max = 1.0f;
@@ -2418,11 +2443,11 @@ PDI_FN prediff_status pdi_read_hparams(const pdi_gguf *g, pdi_hparams *h, const 
         return PDI_FAIL(err, LIMIT, LIMIT_EXCEEDED, "%u heads of %u are wider than %u", (uint64_t)h->n_head, (uint64_t)h->head_dim, width);
     if (value_length != h->head_dim) return PDI_FAIL(err, UNSUPPORTED, HPARAM_RANGE, "key and value heads of different sizes");
     h->eps = 1e-5f;
-    PDI_TRY(pdi_key_float(g, pdi_arch_key(h, h->arch == PDI_ARCH_LLAMA ? ".attention.layer_norm_rms_epsilon" : ".attention.layer_norm_epsilon", key), &h->eps, err));
+    PDI_TRY(pdi_key_float(g, pdi_arch_key(h, h->arch->gpt2 ? ".attention.layer_norm_epsilon" : ".attention.layer_norm_rms_epsilon", key), &h->eps, err));
     if (!(h->eps > 0 && h->eps < 1)) return PDI_FAIL(err, FORMAT, HPARAM_RANGE, "%s must lie between 0 and 1", key);
     PDI_TRY(pdi_key_int(g, pdi_arch_key(h, ".expert_count", key), &experts, err));
     if (experts) return PDI_FAIL(err, UNSUPPORTED, HPARAM_RANGE, "mixtures of experts are not supported");
-    if (h->arch == PDI_ARCH_LLAMA) PDI_TRY(pdi_read_rope(g, h, err));
+    if (!h->arch->gpt2) PDI_TRY(pdi_read_rope(g, h, err));
     if (embd->n_dims > 2 || embd->dims[1] > (lim->vocabulary ? lim->vocabulary : 1u << 22))
         return PDI_FAIL(err, LIMIT, LIMIT_EXCEEDED, "a vocabulary of %u rows is above limits.vocabulary", embd->dims[1]);
     h->n_vocab = (size_t)embd->dims[1];
@@ -2446,7 +2471,7 @@ PDI_FN prediff_status pdi_read_hparams(const pdi_gguf *g, pdi_hparams *h, const 
    Text never yields a control token unless PREDIFF_ENCODE_SPECIAL asks for it. User-defined tokens always match in text. */
 
 enum { PDI_TOK_NONE, PDI_TOK_BPE, PDI_TOK_SPM, PDI_TOK_OTHER };
-enum { PDI_SPLIT_NONE, PDI_SPLIT_GPT2, PDI_SPLIT_LLAMA3, PDI_SPLIT_SMOLLM, PDI_SPLIT_OTHER };
+enum { PDI_SPLIT_NONE, PDI_SPLIT_GPT2, PDI_SPLIT_LLAMA3, PDI_SPLIT_SMOLLM, PDI_SPLIT_QWEN2, PDI_SPLIT_OTHER };
 enum { PDI_TYPE_NORMAL = 1, PDI_TYPE_UNKNOWN, PDI_TYPE_CONTROL, PDI_TYPE_USER, PDI_TYPE_UNUSED, PDI_TYPE_BYTE };  /* as in GGUF */
 
 typedef struct pdi_merge { int32_t left, right, id; } pdi_merge;
@@ -2473,9 +2498,10 @@ typedef struct pdi_tokenizer {
 
 PDI_FN int pdi_splitter_of(prediff_string pre) {
     static const char *const names[] = { "gpt-2", "phi-2", "mpt", "olmo", "llama-bpe", "llama3", "llama-v3",
-                                         "smollm", "starcoder", "refact", "command-r", "codeshell" };
+                                         "smollm", "starcoder", "refact", "command-r", "codeshell", "qwen2", "deepseek-r1-qwen" };
     static const uint8_t groups[] = { PDI_SPLIT_GPT2, PDI_SPLIT_GPT2, PDI_SPLIT_GPT2, PDI_SPLIT_GPT2, PDI_SPLIT_LLAMA3, PDI_SPLIT_LLAMA3,
-        PDI_SPLIT_LLAMA3, PDI_SPLIT_SMOLLM, PDI_SPLIT_SMOLLM, PDI_SPLIT_SMOLLM, PDI_SPLIT_SMOLLM, PDI_SPLIT_SMOLLM };
+        PDI_SPLIT_LLAMA3, PDI_SPLIT_SMOLLM, PDI_SPLIT_SMOLLM, PDI_SPLIT_SMOLLM, PDI_SPLIT_SMOLLM, PDI_SPLIT_SMOLLM, PDI_SPLIT_QWEN2,
+        PDI_SPLIT_QWEN2 };
     size_t i;
     if (!pre.bytes) return PDI_SPLIT_GPT2;
     for (i = 0; i < sizeof groups; i++) if (pdi_str_is(pre, names[i])) return groups[i];
@@ -2487,7 +2513,7 @@ PDI_FN const char *pdi_tokenizer_name(const pdi_tokenizer *t) {
 }
 
 PDI_FN const char *pdi_splitter_name(const pdi_tokenizer *t) {
-    static const char *const names[] = { "", "gpt-2", "llama-bpe", "smollm", "" };
+    static const char *const names[] = { "", "gpt-2", "llama-bpe", "smollm", "qwen2", "" };
     return names[t->splitter];
 }
 
@@ -2732,13 +2758,14 @@ PDI_FN size_t pdi_split_gpt2(const pdi_tokenizer *t, const char *s, size_t n, si
     return pdi_run(t, s, n, next, cls, SIZE_MAX);
 }
 
-/* Llama 3: (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+ */
-PDI_FN size_t pdi_split_llama3(const pdi_tokenizer *t, const char *s, size_t n, size_t at) {
+/* Llama 3: (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+   Qwen 2:  the same with \p{N} alone, so most_digits is 1 and not 3. */
+PDI_FN size_t pdi_split_llama3(const pdi_tokenizer *t, const char *s, size_t n, size_t at, size_t most_digits) {
     size_t next, after, p, newline = 0, len = pdi_contraction(s + at, n - at, 1);
     int cls = pdi_class_at(t, s, n, at, &next), second;
     if (len) return at + len;
     if (cls == PDI_CHAR_LETTER) return pdi_run(t, s, n, next, cls, SIZE_MAX);
-    if (cls == PDI_CHAR_NUMBER) return pdi_run(t, s, n, next, cls, 2);
+    if (cls == PDI_CHAR_NUMBER) return pdi_run(t, s, n, next, cls, most_digits - 1);
     second = pdi_class_at(t, s, n, next, &after);
     if (second == PDI_CHAR_LETTER && s[at] != '\r' && s[at] != '\n') return pdi_run(t, s, n, after, second, SIZE_MAX);
     if (cls == PDI_CHAR_OTHER || (s[at] == ' ' && second == PDI_CHAR_OTHER)) {
@@ -2752,7 +2779,8 @@ PDI_FN size_t pdi_split_llama3(const pdi_tokenizer *t, const char *s, size_t n, 
 }
 
 PDI_FN size_t pdi_split(const pdi_tokenizer *t, const char *s, size_t n, size_t at) {
-    if (t->splitter == PDI_SPLIT_LLAMA3) return pdi_split_llama3(t, s, n, at);
+    if (t->splitter == PDI_SPLIT_LLAMA3) return pdi_split_llama3(t, s, n, at, 3);
+    if (t->splitter == PDI_SPLIT_QWEN2) return pdi_split_llama3(t, s, n, at, 1);
     return pdi_split_gpt2(t, s, n, at, t->splitter == PDI_SPLIT_SMOLLM);
 }
 
@@ -3505,7 +3533,7 @@ PDI_FN prediff_status pdi_bind(pdi_binder *b, const char *name, size_t n, size_t
 PDI_FN prediff_status pdi_bind_layer(pdi_binder *b, pdi_layer *y) {
     const pdi_hparams *h = &b->m->hp;
     size_t d = h->n_embd, q = h->n_head * h->head_dim, kv = h->n_head_kv * h->head_dim;
-    int gpt2 = h->arch == PDI_ARCH_GPT2;
+    int gpt2 = h->arch->gpt2;
     PDI_TRY(pdi_bind_vector(b, "attn_norm.weight", d, 0, &y->attn_norm));
     PDI_TRY(pdi_bind_vector(b, "ffn_norm.weight", d, 0, &y->ffn_norm));
     if (gpt2) {
@@ -3553,7 +3581,7 @@ PDI_FN prediff_status pdi_refuse_strangers(pdi_binder *b) {
         for (k = 0, at++; k < sizeof known / sizeof *known; k++)
             if (s->n >= at + strlen(known[k]) && memcmp(s->bytes + at, known[k], strlen(known[k])) == 0) break;
         if (k == sizeof known / sizeof *known)
-            return PDI_FAIL(b->err, UNSUPPORTED, TENSOR_NAME, "tensor '%S' is not part of a %s model we know", s, b->m->hp.arch_name);
+            return PDI_FAIL(b->err, UNSUPPORTED, TENSOR_NAME, "tensor '%S' is not part of a %s model we know", s, b->m->hp.arch->name);
     }
     return PREDIFF_OK;
 }
@@ -3571,7 +3599,7 @@ PDI_FN prediff_status pdi_bind_model(prediff_model *m, pdi_arena *arena, prediff
     PDI_TRY(pdi_bind(&b, "output", h->n_vocab, h->n_embd, 1, &m->output));
     if (!m->output.data) m->output = m->token_embd;
     PDI_TRY(pdi_bind_vector(&b, "output_norm.weight", h->n_embd, 0, &m->output_norm));
-    if (h->arch == PDI_ARCH_GPT2) {
+    if (h->arch->gpt2) {
         PDI_TRY(pdi_bind_vector(&b, "output_norm.bias", h->n_embd, 0, &m->output_norm_bias));
         PDI_TRY(pdi_bind(&b, "position_embd", h->n_ctx, h->n_embd, 0, &m->position_embd));
     } else PDI_TRY(pdi_bind_vector(&b, "rope_freqs.weight", h->rope_dim / 2, 1, &m->rope_freqs));
@@ -3736,7 +3764,7 @@ PDI_DEF void prediff_model_get_info(const prediff_model *m, prediff_model_info *
     const pdi_hparams *h = &m->hp;
     size_t i;
     memset(info, 0, sizeof *info);
-    info->architecture = h->arch_name; info->name = m->name;
+    info->architecture = h->arch ? h->arch->name : ""; info->name = m->name;
     info->n_vocab = h->n_vocab; info->n_tokens = m->tok.n_tokens;
     info->n_ctx = h->n_ctx; info->n_embd = h->n_embd; info->n_layer = h->n_layer; info->n_head = h->n_head;
     info->n_head_kv = h->n_head_kv; info->n_head_dim = h->head_dim; info->n_ff = h->n_ff;
@@ -4031,10 +4059,10 @@ PDI_FN void pdi_fill_rotary(prediff_context *c) {
         double f = pow((double)h->rope_base, -2.0 * (double)i / (double)h->rope_dim) / (double)h->rope_factor;
         if (c->m->rope_freqs) f /= (double)c->m->rope_freqs[i];
         for (p = 0; p < c->n_ctx; p++) {
-            size_t at = p * h->rope_dim + 2 * i;
-            c->cosines[at] = c->cosines[at + 1] = (float)cos((double)p * f);
-            c->sines[at + 1] = (float)sin((double)p * f);
-            c->sines[at] = -c->sines[at + 1];
+            size_t a = p * h->rope_dim + (h->arch->halves ? i : 2 * i), b = a + (h->arch->halves ? h->rope_dim / 2 : 1);
+            c->cosines[a] = c->cosines[b] = (float)cos((double)p * f);
+            c->sines[b] = (float)sin((double)p * f);
+            c->sines[a] = -c->sines[b];
         }
     }
 }
@@ -4184,7 +4212,7 @@ PDI_FN void pdi_store_row(const prediff_context *c, void *arg, size_t r) {
     size_t p = s->position + (r - s->row), e = h->head_dim, head, i;
     float *q = c->qkv + r * c->qkv_width, *k = q + c->q_width, *v = k + h->n_head_kv * e, *lane, *value;
     for (head = 0; h->rope_dim && head < h->n_head + h->n_head_kv; head++)
-        c->k->rotate(q + head * e, c->cosines + p * h->rope_dim, c->sines + p * h->rope_dim, h->rope_dim);
+        (h->arch->halves ? c->k->rotate_halves : c->k->rotate)(q + head * e, c->cosines + p * h->rope_dim, c->sines + p * h->rope_dim, h->rope_dim);
     for (head = 0; head < h->n_head_kv; head++) {
         pdi_kv_at(c, j->layer, s, head, p, &lane, &value);
         for (i = 0; i < e; i++) lane[i * PDI_KEYS] = k[head * e + i];
@@ -4302,7 +4330,7 @@ PDI_FN void pdi_feed_forward_part(prediff_context *c, const pdi_layer *y, size_t
     const pdi_hparams *h = &c->m->hp;
     size_t d = h->n_embd, f = h->n_ff, r;
     pdi_activation_job a;
-    a.gpt2 = h->arch == PDI_ARCH_GPT2;
+    a.gpt2 = h->arch->gpt2;
     a.f = f;
     for (r = 0; r < rows; r += PDI_ROWS_AT_ONCE) {
         size_t n = pdi_min(rows - r, PDI_ROWS_AT_ONCE);
@@ -4674,6 +4702,10 @@ PDI_DEF size_t prediff_unmask_count(prediff_schedule schedule, size_t masks_begi
     switch (schedule) {
     case PREDIFF_REMAINING:
         k = (size_t)ceil((double)masks_left * (1.0 - cos(p * 3.141592653589793 / 2.0)));
+        return pdi_min(pdi_max(k, 1), masks_left);
+    case PREDIFF_EVEN: return pdi_min(pdi_max(masks_begin / n + (s <= masks_begin % n), 1), masks_left);
+    case PREDIFF_TIMES:
+        k = (size_t)((double)masks_left * (0.999 / ((double)n - 0.999 * (double)(s - 1))));      /* 1 - t'/t = step / t */
         return pdi_min(pdi_max(k, 1), masks_left);
     case PREDIFF_LINEAR: keep = masks_begin - (size_t)ceil(begin * (double)s / (double)n); break;
     case PREDIFF_SQRT: keep = (size_t)(begin * (1.0 - sqrt(p))); break;
@@ -5273,7 +5305,7 @@ PDI_FN prediff_status pdi_check_generate(const prediff_context *c, const prediff
     const char *bad = NULL;
     if ((unsigned)d->sampler > PREDIFF_CAUSAL_DECODING) bad = "sampler";
     if ((unsigned)d->order > PREDIFF_RANDOM) bad = "order";
-    if ((unsigned)d->schedule > PREDIFF_SQRT) bad = "schedule";
+    if ((unsigned)d->schedule > PREDIFF_TIMES) bad = "schedule";
     if ((unsigned)d->noise > PREDIFF_NOISE_REDRAW) bad = "noise";
     if (!pdi_in_range(d->temperature, 0, 1e6)) bad = "temperature (0 and more)";
     if (!pdi_in_range(d->temperature_end, 0, 1e6)) bad = "temperature_end (0 and more)";
@@ -5617,7 +5649,7 @@ PDI_DEF prediff_status prediff_score(prediff_context *c, const int32_t *target, 
     PDI_TRY(pdi_check_desc(d, d ? d->canary_begin : 0, d ? d->canary_end : 0, err));
     if (!r) return PDI_FAIL(err, ARG, NULL_ARGUMENT, "the result is NULL");
     memset(r, 0, sizeof *r);
-    if ((unsigned)d->kind > PREDIFF_SCORE_ORDER || (unsigned)d->order > PREDIFF_RANDOM || (unsigned)d->schedule > PREDIFF_SQRT)
+    if ((unsigned)d->kind > PREDIFF_SCORE_ORDER || (unsigned)d->order > PREDIFF_RANDOM || (unsigned)d->schedule > PREDIFF_TIMES)
         return PDI_FAIL(err, ARG, VALUE_RANGE, "kind, order or schedule is not one of its values");
     PDI_TRY(pdi_check_target(c, target, n, 1, err));
     PDI_TRY(pdi_check_ids(c, target, n, 0, err));
@@ -5724,18 +5756,19 @@ PDI_FN prediff_status pdi_check_save(const prediff_save_desc *d, size_t *row, si
         const prediff_tensor *t = &d->tensors[i];
         uint32_t to = pdi_stored_type(d, i);
         size_t elements = 1;
-        int writable = to == PREDIFF_F32 || to == PREDIFF_F16 || to == PREDIFF_BF16 || to == PREDIFF_Q8_0 || to == PREDIFF_Q4_0 || to == t->type;
-        if (!t->data || !t->name.bytes) return PDI_FAIL(err, ARG, NULL_ARGUMENT, "tensor %u has no data or name", (uint64_t)i);
+        uint32_t from = t->data ? t->type : (uint32_t)PREDIFF_F32;
+        int writable = to == PREDIFF_F32 || to == PREDIFF_F16 || to == PREDIFF_BF16 || to == PREDIFF_Q8_0 || to == PREDIFF_Q4_0 || to == from;
+        if ((!t->data && !d->row) || !t->name.bytes) return PDI_FAIL(err, ARG, NULL_ARGUMENT, "tensor %u has no data or name", (uint64_t)i);
         if (t->name.n < 1 || t->name.n > 64) return PDI_FAIL(err, ARG, TENSOR_NAME, "tensor name '%S' must have 1 to 64 bytes", &t->name);
-        if (!pdi_type_of(t->type) || !writable || !pdi_type_of(to))
-            return PDI_FAIL(err, UNSUPPORTED, TENSOR_TYPE, "tensor '%S': %s cannot be written as %s", &t->name, prediff_type_name(t->type), prediff_type_name(to));
+        if (!pdi_type_of(from) || !writable || !pdi_type_of(to))
+            return PDI_FAIL(err, UNSUPPORTED, TENSOR_TYPE, "tensor '%S': %s cannot be written as %s", &t->name, prediff_type_name(from), prediff_type_name(to));
         for (j = 0; j < 4; j++)
             if (t->dims[j] < 1 || t->dims[j] > SIZE_MAX || !pdi_mul(elements, (size_t)t->dims[j], &elements) || elements > SIZE_MAX / 4)
                 return PDI_FAIL(err, ARG, TENSOR_DIMS, "tensor '%S' has impossible dimensions", &t->name);
         if (t->n_dims < 1 || t->n_dims > 4) return PDI_FAIL(err, ARG, TENSOR_DIMS, "tensor '%S' has %u dimensions", &t->name, (uint64_t)t->n_dims);
-        if (t->dims[0] % pdi_type_of(to)->block || t->dims[0] % pdi_type_of(t->type)->block)
+        if (t->dims[0] % pdi_type_of(to)->block || t->dims[0] % pdi_type_of(from)->block)
             return PDI_FAIL(err, ARG, TENSOR_BLOCK, "tensor '%S': rows of %u are not whole %s blocks", &t->name, t->dims[0], prediff_type_name(to));
-        if (t->data_size != elements / pdi_type_of(t->type)->block * pdi_type_of(t->type)->bytes)
+        if (t->data && t->data_size != elements / pdi_type_of(from)->block * pdi_type_of(from)->bytes)
             return PDI_FAIL(err, ARG, TENSOR_DATA, "tensor '%S': data_size does not fit its shape", &t->name);
         *row = pdi_max(*row, (size_t)t->dims[0]);
         *stored = pdi_max(*stored, pdi_stored_row(d, i));
@@ -5779,9 +5812,10 @@ PDI_FN prediff_status pdi_file_tensor(pdi_file_writer *w, size_t i, float *row, 
     const prediff_tensor *t = &w->d->tensors[i];
     uint32_t to = pdi_stored_type(w->d, i);
     size_t r, rows = pdi_tensor_rows(t), from = t->data_size / rows, n = (size_t)t->dims[0];
-    if (to == t->type) { pdi_file_write(w, t->data, t->data_size); return PREDIFF_OK; }
-    for (r = 0; r < rows; r++) {
-        pdi_kernels_scalar()->dequantize(t->type, t->data + r * from, row, n);
+    if (t->data && to == t->type) { pdi_file_write(w, t->data, t->data_size); return PREDIFF_OK; }
+    for (r = 0; r < rows && !w->failed; r++) {
+        if (t->data) pdi_kernels_scalar()->dequantize(t->type, t->data + r * from, row, n);
+        else if (w->d->row(w->d->user, i, r, row)) return PDI_FAIL_AT(err, IO, FILE_READ, r, "tensor '%S': row %u was not given", &t->name, (uint64_t)r);
         if (!pdi_store_row_as(to, row, n, stored))
             return PDI_FAIL_AT(err, FORMAT, ENCODING, r, "tensor '%S', row %u: a value cannot be stored as %s", &t->name, (uint64_t)r, prediff_type_name(to));
         pdi_file_write(w, stored, pdi_stored_row(w->d, i));

@@ -56,7 +56,8 @@ typedef enum option_kind { FLAG, COUNT, NUMBER, TEXT, CHOICE, SEED } option_kind
     X(IGNORE_EOS, "--ignore-eos", FLAG, WRITE, 0, 0, "", NULL, "an end-of-text token does not end the text") \
     X(STEPS, "--steps --diffusion-steps", COUNT, RUN, 0, 1000000, "N", "0", "most network passes a block; 0 is min(masks, 16), for first-hitting one a mask") \
     X(ORDER, "--order", CHOICE, RUN, 0, 0, "confidence|margin|entropy|random", "confidence", "which masks are revealed first") \
-    X(SCHEDULE, "--schedule", CHOICE, RUN, 0, 0, "cosine|remaining|linear|sqrt", "cosine", "how many masks a step reveals") \
+    X(SCHEDULE, "--schedule", CHOICE, RUN, 0, 0, "cosine|remaining|linear|sqrt|even|times", "cosine", "how many masks a step reveals") \
+    X(PRESET, "--preset", CHOICE, WRITE, 0, 0, "none|dream|llada", "none", "settings the authors of a model use, where no flag says otherwise") \
     X(SAMPLER, "--sampler", CHOICE, WRITE, 0, 0, "cau|ancestral|first-hitting|causal", NULL, "how masks become text (default: cau; causal for a model that has no mask)") \
     X(BLOCK, "--block --diffusion-block-length", COUNT, WRITE, 0, 4194304, "N", "0", "write N tokens at a time, each block sees the ones before; 0 is one block") \
     X(WINDOW, "--window", COUNT, RUN, 0, 4194304, "N", "0", "reveal the leftmost N positions first, all stay visible; 0 is off. eval: tokens a window, 0 is min(context, 256)") \
@@ -313,9 +314,21 @@ static int conflict(const settings *o, const char *message) {
     return usage_error(o->command);
 }
 
+/* What the authors of Dream (Ye et al. 2025) and LLaDA (Nie et al. 2025) show in their examples. */
+static void apply_preset(settings *o) {
+    static const struct { int preset, option; const char *value; } presets[] = {
+        { 1, O_STEPS, "512" }, { 1, O_SCHEDULE, "times" }, { 1, O_ORDER, "entropy" }, { 1, O_TEMP, "0.2" }, { 1, O_TOP_P, "0.95" },
+        { 2, O_STEPS, "128" }, { 2, O_SCHEDULE, "even" }, { 2, O_ORDER, "confidence" }, { 2, O_TEMP, "0" }, { 2, O_WINDOW, "128" } };
+    size_t i;
+    for (i = 0; i < sizeof presets / sizeof *presets; i++)
+        if ((uint64_t)presets[i].preset == o->u[O_PRESET] && !o->given[presets[i].option] &&
+            !(presets[i].option == O_WINDOW && o->u[O_BLOCK])) read_value(o, presets[i].option, presets[i].value);
+}
+
 /* Settings that exclude each other whatever the model. */
 static int check_settings(settings *o) {
     static const unsigned char order_of_algorithm[5] = { PREDIFF_RANDOM, PREDIFF_ENTROPY, PREDIFF_MARGIN, PREDIFF_RANDOM, PREDIFF_CONFIDENCE };
+    apply_preset(o);
     if (o->given[O_PROMPT] && o->given[O_FILE]) return conflict(o, "-p and -f exclude each other");
     if (o->d[O_THRESHOLD] > 0 && o->d[O_ENTROPY_BOUND] > 0) return conflict(o, "--threshold and --entropy-bound exclude each other");
     if (o->u[O_STOP_SURE] && (o->d[O_TEMP] > 0 || o->d[O_TEMP_END] > 0)) return conflict(o, "--stop-sure is for greedy runs: not with --temp above 0");
