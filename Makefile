@@ -13,7 +13,7 @@ VERSION = 0.1.0
 PROMPT  = Once upon a time, there was a little
 EXAMPLES = build/hello build/infill build/stream build/from_memory build/fixed_memory build/own_loop
 
-all: build/prediff
+all: build/prediff build/prediff-convert
 
 # another compiler or other flags: build again
 build/settings: FORCE
@@ -30,6 +30,9 @@ build/openmp: build/settings
 build/prediff: tools/prediff.c prediff.h build/openmp
 	$(CC) $(CFLAGS) `cat build/openmp` -I. tools/prediff.c $(LDFLAGS) $(LDLIBS) -o $@
 
+build/prediff-convert: tools/prediff-convert.c prediff.h build/settings
+	$(CC) $(CFLAGS) -I. tools/prediff-convert.c $(LDFLAGS) $(LDLIBS) -o $@
+
 # a story out of masks; --delay only so that a small model can be watched
 run: build/prediff
 	./build/prediff generate -m $(MODEL) -p "$(PROMPT)" -n 96 --steps 96 --temp 0.4 -s 2 --no-repeat 4 --echo --visual --delay 40 -t 1
@@ -37,16 +40,16 @@ run: build/prediff
 # on a busy machine a thread that spins keeps the other from working: let them sleep
 TEST = OMP_WAIT_POLICY=passive sh
 
-test: build/prediff
+test: all
 	$(TEST) tests/run.sh
 
-test-long: build/prediff
+test-long: all
 	$(TEST) tests/run_long.sh
 
 fuzz:
 	sh tests/fuzz/run.sh
 
-parity: build/prediff
+parity: all
 	$(TEST) tests/parity/run.sh
 
 build/bench: benchmarks/bench.c prediff.h build/openmp
@@ -77,24 +80,24 @@ build/model_array.h: $(MODEL)
 	{ echo 'static const unsigned char model_array[] = {'; od -An -v -tu1 $(MODEL) | tr -s ' ' , | sed 's/^,//; s/$$/,/'; echo '};'; } > $@.tmp
 	@mv $@.tmp $@
 
-install: build/prediff
+install: all
 	printf 'prefix=%s\n\nName: prediff\nDescription: masked-diffusion text generation in one C header\nVersion: %s\nCflags: -I$${prefix}/include\nLibs: -lm\n' '$(PREFIX)' '$(VERSION)' > build/prediff.pc
 	mkdir -p $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig
 	cp prediff.h $(DESTDIR)$(PREFIX)/include/prediff.h
-	cp build/prediff $(DESTDIR)$(PREFIX)/bin/prediff
+	cp build/prediff build/prediff-convert $(DESTDIR)$(PREFIX)/bin
 	cp build/prediff.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig/prediff.pc
 	chmod 644 $(DESTDIR)$(PREFIX)/include/prediff.h $(DESTDIR)$(PREFIX)/lib/pkgconfig/prediff.pc
-	chmod 755 $(DESTDIR)$(PREFIX)/bin/prediff
+	chmod 755 $(DESTDIR)$(PREFIX)/bin/prediff $(DESTDIR)$(PREFIX)/bin/prediff-convert
 
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/include/prediff.h $(DESTDIR)$(PREFIX)/bin/prediff $(DESTDIR)$(PREFIX)/lib/pkgconfig/prediff.pc
+	rm -f $(DESTDIR)$(PREFIX)/include/prediff.h $(DESTDIR)$(PREFIX)/bin/prediff $(DESTDIR)$(PREFIX)/bin/prediff-convert $(DESTDIR)$(PREFIX)/lib/pkgconfig/prediff.pc
 
 # keeps what `make parity` downloaded
 clean:
 	@for f in build/*; do [ "$$f" = build/parity ] || rm -rf "$$f"; done
 
 help:
-	@echo 'make            build/prediff, the command line'
+	@echo 'make            build/prediff, the command line, and build/prediff-convert, weights in and out'
 	@echo 'make run        writes a story with the bundled model, the text appearing out of masks'
 	@echo 'make test       builds and runs the tests (under 3 minutes)'
 	@echo 'make test-long  the sweeps in full'

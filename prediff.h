@@ -2305,7 +2305,7 @@ typedef struct pdi_arch {
     const char *name;
     int gpt2;                          /* LayerNorm, learned positions, fused qkv, GELU; else RMSNorm, rotary, SwiGLU */
     int halves;                        /* rotary pairs (i, i + E/2), else (2i, 2i + 1) */
-    int bidirectional, shift;          /* unless the file says otherwise */
+    int bidirectional, shift;          /* unless prediff.attention or diffusion.shift_logits say otherwise */
 } pdi_arch;
 
 static const pdi_arch pdi_archs[] = {
@@ -4637,7 +4637,7 @@ PDI_FN prediff_status pdi_check_target(const prediff_context *c, const int32_t *
 
 PDI_FN prediff_status pdi_need_mask(const prediff_context *c, prediff_error *err) {
     if (c->m->mask || c->m->mask_token >= 0) return PREDIFF_OK;
-    return PDI_FAIL(err, ARG, MASK_ID_UNKNOWN, "this causal model has no mask vector or mask id: adapt it first, or decode causally");
+    return PDI_FAIL(err, ARG, MASK_ID_UNKNOWN, "the model has no mask vector or mask id: adapt it, decode causally, or name the mask (desc.mask_token)");
 }
 
 /* Soft predictions given as probabilities: soft = q W_embd, a few rows at a time. */
@@ -5972,7 +5972,7 @@ PDI_FN prediff_status pdi_fill_text(prediff_context *c, const int32_t *ids, size
     memset(&g, 0, sizeof g);
     if (d) g = *d;
     g.samples = 1;
-    if (!c->m->mask && c->m->mask_token < 0) g.sampler = PREDIFF_CAUSAL_DECODING;
+    if (!c->m->mask && c->m->mask_token < 0 && c->attention != PREDIFF_ATTENTION_BIDIRECTIONAL) g.sampler = PREDIFF_CAUSAL_DECODING;
     memcpy(c->scratch_target, ids + n_prompt, (n - n_prompt) * sizeof *ids);
     return prediff_generate(c, c->scratch_target, n - n_prompt, &g, NULL, err);
 }

@@ -29,6 +29,9 @@ typedef struct pd_tiny {               /* zero = the default in brackets */
     uint32_t type;                     /* of matrices, as prediff_type [F32]; Q4_1, Q4_K, Q6_K are random blocks */
     uint32_t seed;
     size_t tokens;                     /* of the tokenizer, the embedding may have more rows [vocab] */
+    const char *arch;                  /* ["gpt2" or "llama", by gpt2] */
+    int qkv_bias;                      /* 1: q, k and v have biases (not of gpt2, which always has) */
+    int halves;                        /* 1: rows of q and k in the order that makes rotary pairs by halves of those made by twos */
 } pd_tiny;
 
 typedef struct pd_bytes { uint8_t *p; size_t n, room; } pd_bytes;
@@ -157,6 +160,28 @@ PD_TINY_FN void pd_norm_tensor(pd_maker *m, const char *name, size_t n, int bias
     if (bias) pd_tensor_of(m, full, 0, n, 0, 0.1f);
 }
 
+/* The last tensor's rows (a vector's elements) within each head of e: row 2i goes to i, row 2i + 1 to e/2 + i. */
+PD_TINY_FN void pd_split_halves(pd_maker *m, size_t rows, size_t e) {
+    pd_bytes *b = &m->tensor_data[m->n_tensors - 1];
+    size_t row = b->n / rows, r;
+    uint8_t *copy = (uint8_t *)malloc(b->n);
+    if (!copy) abort();
+    memcpy(copy, b->p, b->n);
+    for (r = 0; r < rows; r++) memcpy(b->p + (r / e * e + r % e / 2 + r % 2 * (e / 2)) * row, copy + r * row, row);
+    free(copy);
+}
+
+/* A projection of q or k: heads of e. */
+PD_TINY_FN void pd_rotated(pd_maker *m, const char *name, size_t out, size_t in, size_t e) {
+    char full[80];
+    pd_linear(m, name, out, in, 0, m->t->scale);
+    if (m->t->halves) pd_split_halves(m, out, e);
+    if (!m->t->qkv_bias) return;
+    snprintf(full, sizeof full, "%s.bias", name);
+    pd_tensor_of(m, full, 0, out, 0, m->t->scale);
+    if (m->t->halves) pd_split_halves(m, out, e);
+}
+
 /* A byte-level vocabulary: 256 byte tokens in GPT-2's spelling, <|end|> (id 256), then <pad-n>. No merges. */
 PD_TINY_FN void pd_tokenizer_keys(pd_maker *m, size_t vocab) {
     pd_bytes *b;
@@ -187,7 +212,7 @@ PD_TINY_FN void pd_tokenizer_keys(pd_maker *m, size_t vocab) {
 }
 
 PD_TINY_FN void pd_tiny_keys(pd_maker *m, const pd_tiny *t) {
-    const char *arch = t->gpt2 ? "gpt2" : "llama";
+    const char *arch = t->arch;
     pd_key_str(m, "general.architecture", arch);
     pd_key_u32(m, arch, ".context_length", t->ctx);
     pd_key_u32(m, arch, ".embedding_length", t->embd);
@@ -221,9 +246,9 @@ PD_TINY_FN void pd_tiny_tensors(pd_maker *m, const pd_tiny *t) {
         snprintf(s, sizeof s, "blk.%d.attn_norm", n);   pd_norm_tensor(m, s, d, g);
         snprintf(s, sizeof s, "blk.%d.ffn_norm", n);    pd_norm_tensor(m, s, d, g);
         snprintf(s, sizeof s, "blk.%d.attn_qkv", n);    if (g) pd_linear(m, s, 3 * d, d, 1, t->scale);
-        snprintf(s, sizeof s, "blk.%d.attn_q", n);      if (!g) pd_linear(m, s, d, d, 0, t->scale);
-        snprintf(s, sizeof s, "blk.%d.attn_k", n);      if (!g) pd_linear(m, s, kv, d, 0, t->scale);
-        snprintf(s, sizeof s, "blk.%d.attn_v", n);      if (!g) pd_linear(m, s, kv, d, 0, t->scale);
+        snprintf(s, sizeof s, "blk.%d.attn_q", n);      if (!g) pd_rotated(m, s, d, d, d / t->heads);
+        snprintf(s, sizeof s, "blk.%d.attn_k", n);      if (!g) pd_rotated(m, s, kv, d, d / t->heads);
+        snprintf(s, sizeof s, "blk.%d.attn_v", n);      if (!g) pd_linear(m, s, kv, d, t->qkv_bias, t->scale);
         snprintf(s, sizeof s, "blk.%d.ffn_gate", n);    if (!g) pd_linear(m, s, t->ff, d, 0, t->scale);
         snprintf(s, sizeof s, "blk.%d.attn_output", n); pd_linear(m, s, d, d, g, t->scale);
         snprintf(s, sizeof s, "blk.%d.ffn_up", n);      pd_linear(m, s, t->ff, d, g, t->scale);
@@ -257,6 +282,7 @@ PD_TINY_FN uint8_t *pd_tiny_bytes(const pd_tiny *given, size_t *n) {
     if (!t.ff) t.ff = 48;
     if (!(t.scale > 0)) t.scale = 0.3f;
     if (!t.attention) t.attention = "hybrid";
+    if (!t.arch) t.arch = t.gpt2 ? "gpt2" : "llama";
     m->t = &t;
     pd_tiny_keys(m, &t);
     pd_tiny_tensors(m, &t);

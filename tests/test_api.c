@@ -643,6 +643,9 @@ static void test_a40_version_and_names(void) {
     }
 }
 
+static uint32_t random_state;
+static size_t random_below(size_t n) { random_state = random_state * 1664525u + 1013904223u; return (random_state >> 8) % n; }
+
 static int swallow(void *user, const void *bytes, size_t n) { (void)user; (void)bytes; (void)n; return 0; }
 
 static void test_save_arguments(void) {
@@ -676,6 +679,118 @@ static void test_save_arguments(void) {
     PD_STATUS(prediff_save(&d, &e), &e, ERR_ARG, TENSOR_DIMS);
     PD_STATUS(prediff_dequantize_row(PREDIFF_Q8_0, big, out, 33, &e), &e, ERR_ARG, TENSOR_BLOCK);
     PD_STATUS(prediff_dequantize_row(16, big, out, 256, &e), &e, ERR_UNSUPPORTED, TENSOR_TYPE);
+}
+
+/* Rows by callback: what is given, what was asked for, and where giving or writing fails. */
+typedef struct row_source {
+    const float *values;               /* of tensor 1; the others have data */
+    size_t width, rows, asked, wrong, fail_row, room, broken;
+    pd_bytes out;
+} row_source;
+
+static int give_row(void *user, size_t tensor, size_t row, float *out) {
+    row_source *s = (row_source *)user;
+    s->wrong += tensor != 1 || row != s->asked || s->broken;     /* each once, in order, none after a failed write */
+    s->asked++;
+    if (row == s->fail_row) return 7;
+    if (row < s->rows) memcpy(out, s->values + row * s->width, s->width * sizeof *out);
+    return 0;
+}
+
+static int keep_bytes(void *user, const void *bytes, size_t n) {
+    row_source *s = (row_source *)user;
+    if (n > s->room) { s->broken = 1; return 1; }
+    s->room -= n;
+    pd_put(&s->out, bytes, n);
+    return 0;
+}
+
+static prediff_status save_to(const prediff_save_desc *given, row_source *s, prediff_error *e) {
+    prediff_save_desc d = *given;
+    s->out.n = s->asked = s->wrong = s->broken = 0;
+    d.write = keep_bytes; d.user = s;
+    return prediff_save(&d, e);
+}
+
+/* A file of three tensors, the middle one [2][3][64] once with data, once by rows: the same bytes in every type. */
+static void test_save_rows(void) {
+    enum { WIDTH = 64, ROWS = 6 };
+    static const uint32_t types[] = { PREDIFF_F32, PREDIFF_F16, PREDIFF_BF16, PREDIFF_Q8_0, PREDIFF_Q4_0 };
+    static const char *const names[] = { "a", "b.weight", "c" };
+    float x[WIDTH * ROWS];
+    uint8_t file[4 * WIDTH * ROWS];
+    prediff_tensor t[3], given;
+    uint32_t store[3];
+    prediff_save_desc d;
+    prediff_error e;
+    row_source s;
+    pd_bytes want = { NULL, 0, 0 };
+    size_t i, k, n;
+    random_state = 11;
+    for (i = 0; i < WIDTH * ROWS; i++) {
+        uint32_t u;
+        x[i] = (float)random_below(20000) / 5000.0f - 2.0f;
+        memcpy(&u, &x[i], 4);
+        pd_set(file + 4 * i, 4, u);
+    }
+    memset(&d, 0, sizeof d); memset(&s, 0, sizeof s); memset(t, 0, sizeof t);
+    for (i = 0; i < 3; i++) {
+        t[i].name.bytes = names[i]; t[i].name.n = strlen(names[i]); t[i].type = PREDIFF_F32;
+        t[i].data = file; t[i].data_size = 4 * WIDTH; t[i].n_dims = 1; t[i].dims[0] = WIDTH;
+        t[i].dims[1] = t[i].dims[2] = t[i].dims[3] = 1;
+        store[i] = PREDIFF_F32;
+    }
+    t[1].n_dims = 3; t[1].dims[1] = 3; t[1].dims[2] = 2; t[1].data_size = sizeof file;
+    given = t[1];
+    s.values = x; s.width = WIDTH; s.rows = ROWS;
+    d.tensors = t; d.n_tensors = 3; d.store = store;
+    for (k = 0; k < 5; k++) {
+        store[1] = types[k];
+        t[1] = given; d.row = NULL; s.fail_row = s.room = SIZE_MAX;
+        PD_STATUS(save_to(&d, &s, &e), &e, OK, NONE);
+        want.n = 0; pd_put(&want, s.out.p, s.out.n);
+        d.row = give_row;                                       /* data wins where there is some */
+        PD_STATUS(save_to(&d, &s, &e), &e, OK, NONE);
+        PD_CHECK(s.asked == 0 && s.out.n == want.n && memcmp(s.out.p, want.p, want.n) == 0);
+        t[1].data = NULL; t[1].data_size = k & 1 ? 12345 : 0;   /* the size says nothing without data */
+        PD_STATUS(save_to(&d, &s, &e), &e, OK, NONE);
+        PD_CHECKF(s.asked == ROWS && s.wrong == 0, "%s: %u rows asked for, %u out of turn", prediff_type_name(types[k]), (unsigned)s.asked, (unsigned)s.wrong);
+        PD_CHECKF(s.out.n == want.n && memcmp(s.out.p, want.p, want.n) == 0, "%s: %u bytes by rows are not the %u of the data", prediff_type_name(types[k]), (unsigned)s.out.n, (unsigned)want.n);
+        d.store = NULL; t[1].type = types[k];                   /* the tensor's own type says the same */
+        t[0].type = t[2].type = PREDIFF_F32;
+        PD_STATUS(save_to(&d, &s, &e), &e, OK, NONE);
+        PD_CHECK(s.out.n == want.n && memcmp(s.out.p, want.p, want.n) == 0);
+        d.store = store;
+        for (i = 0; i < ROWS; i++) {
+            s.fail_row = i;
+            PD_STATUS(save_to(&d, &s, &e), &e, ERR_IO, FILE_READ);
+            PD_CHECKF(e.offset == i && s.asked == i + 1, "row %u fails: offset %u, %u rows asked for", (unsigned)i, (unsigned)e.offset, (unsigned)s.asked);
+        }
+        s.fail_row = SIZE_MAX;
+        for (n = 0; n < want.n; n += 41) {
+            s.room = n;
+            PD_STATUS(save_to(&d, &s, &e), &e, ERR_IO, FILE_WRITE);
+            PD_CHECK(s.wrong == 0 && s.out.n <= n && memcmp(s.out.p, want.p, s.out.n) == 0);
+        }
+        s.room = SIZE_MAX;
+    }
+    x[3 * WIDTH + 5] = 1e30f;                                   /* too large for a half, and for a scale that is one */
+    for (k = 1; k < 5; k++) {
+        store[1] = types[k];
+        if (types[k] == PREDIFF_BF16) continue;
+        PD_STATUS(save_to(&d, &s, &e), &e, ERR_FORMAT, ENCODING);
+        PD_CHECK(e.offset == 3);
+    }
+    store[1] = PREDIFF_Q4_K; t[1].type = PREDIFF_F32; t[1].dims[0] = 256;
+    PD_STATUS(save_to(&d, &s, &e), &e, ERR_UNSUPPORTED, TENSOR_TYPE);
+    t[1].type = PREDIFF_Q4_K;                                   /* rows are floats, whatever the type */
+    PD_STATUS(save_to(&d, &s, &e), &e, ERR_UNSUPPORTED, TENSOR_TYPE);
+    PD_CHECK(s.asked == 0 && s.out.n == 0);
+    store[1] = PREDIFF_Q8_0; t[1].dims[0] = 48;
+    PD_STATUS(save_to(&d, &s, &e), &e, ERR_ARG, TENSOR_BLOCK);
+    t[1].dims[0] = WIDTH; d.row = NULL;
+    PD_STATUS(save_to(&d, &s, &e), &e, ERR_ARG, NULL_ARGUMENT);
+    free(s.out.p); free(want.p);
 }
 
 /* -- frequencies -- */
@@ -745,9 +860,6 @@ static void test_frequencies(void) {
 
 /* -- properties over lengths, blocks, settings -- */
 
-static uint32_t random_state;
-static size_t random_below(size_t n) { random_state = random_state * 1664525u + 1013904223u; return (random_state >> 8) % n; }
-
 typedef struct watch { size_t revealed, steps, before, wrong; prediff_schedule schedule; int scheduled; size_t masks; } watch;
 static int watch_step(void *user, const prediff_step_info *info) {
     watch *w = (watch *)user;
@@ -774,7 +886,7 @@ static void one_shape(world *w, size_t n, size_t block) {
     masks = count_masks(t, n);
     d.block = block; d.ignore_eos = 1; d.seed = random_below(1000);
     d.n_steps = random_below(12);
-    d.schedule = seen.schedule = (prediff_schedule)random_below(4);
+    d.schedule = seen.schedule = (prediff_schedule)random_below(6);
     d.order = (prediff_order)random_below(4);
     d.temperature = random_below(2) ? 0.8 : 0;
     if (!block && random_below(4) == 0) d.window = 1 + random_below(n);
@@ -1273,6 +1385,7 @@ int main(int argc, char **argv) {
     PD_RUN(test_a35_copy);
     PD_RUN(test_a40_version_and_names);
     PD_RUN(test_save_arguments);
+    PD_RUN(test_save_rows);
     PD_RUN(test_frequencies);
     PD_RUN(test_lengths_and_blocks);
     PD_RUN(test_a25_seeds_and_threads);

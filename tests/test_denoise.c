@@ -110,23 +110,27 @@ static void run(size_t n) { prediff_error e; PD_CHECKF(run_status(n, &e) == PRED
 
 /* -- counts -- */
 
-typedef struct count_row { size_t T, N; int remaining; const char *counts; } count_row;
+typedef struct count_row { size_t T, N; prediff_schedule schedule; const char *counts; } count_row;
 
 static void test_count_tables(void) {
     static const count_row rows[] = {
-        { 256, 32, 0, "1 1 1 2 3 4 3 5 5 6 6 7 7 8 8 8 10 9 10 10 11 11 11 12 11 12 12 13 12 12 13 12" },
-        { 256, 32, 1, "1 2 3 5 8 11 14 17 19 21 23 23 22 20 18 15 12 9 6 4 2 1 0 0 0 0 0 0 0 0 0 0" },
-        { 8, 4, 0, "1 2 2 3" }, { 8, 4, 1, "1 3 3 1" }, { 10, 5, 0, "1 1 3 2 3" }, { 10, 5, 1, "1 2 3 3 1" },
-        { 16, 8, 0, "1 1 1 2 3 2 3 3" }, { 16, 8, 1, "1 2 3 3 4 2 1 0" }, { 256, 4, 0, "20 55 84 97" }, { 256, 4, 1, "20 70 103 63" },
-        { 256, 8, 0, "5 15 24 31 39 45 48 49" }, { 256, 8, 1, "5 20 39 57 60 47 23 5" },
-        { 256, 16, 0, "2 3 7 8 11 13 15 16 19 20 22 23 23 25 24 25" } };
+        { 256, 32, PREDIFF_COSINE, "1 1 1 2 3 4 3 5 5 6 6 7 7 8 8 8 10 9 10 10 11 11 11 12 11 12 12 13 12 12 13 12" },
+        { 256, 32, PREDIFF_REMAINING, "1 2 3 5 8 11 14 17 19 21 23 23 22 20 18 15 12 9 6 4 2 1 0 0 0 0 0 0 0 0 0 0" },
+        { 8, 4, PREDIFF_COSINE, "1 2 2 3" }, { 8, 4, PREDIFF_REMAINING, "1 3 3 1" }, { 10, 5, PREDIFF_COSINE, "1 1 3 2 3" }, { 10, 5, PREDIFF_REMAINING, "1 2 3 3 1" },
+        { 16, 8, PREDIFF_COSINE, "1 1 1 2 3 2 3 3" }, { 16, 8, PREDIFF_REMAINING, "1 2 3 3 4 2 1 0" }, { 256, 4, PREDIFF_COSINE, "20 55 84 97" }, { 256, 4, PREDIFF_REMAINING, "20 70 103 63" },
+        { 256, 8, PREDIFF_COSINE, "5 15 24 31 39 45 48 49" }, { 256, 8, PREDIFF_REMAINING, "5 20 39 57 60 47 23 5" },
+        { 256, 16, PREDIFF_COSINE, "2 3 7 8 11 13 15 16 19 20 22 23 23 25 24 25" },
+        { 10, 4, PREDIFF_EVEN, "3 3 2 2" }, { 12, 4, PREDIFF_EVEN, "3 3 3 3" }, { 4, 6, PREDIFF_EVEN, "1 1 1 1 0 0" }, { 7, 1, PREDIFF_EVEN, "7" },
+        { 32, 32, PREDIFF_EVEN, "1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1" },
+        { 256, 32, PREDIFF_TIMES, "7 8 8 8 8 8 8 8 8 8 8 8 8 8 8 8 8 8 8 8 8 8 8 8 8 8 8 8 8 8 8 9" }, { 8, 4, PREDIFF_TIMES, "1 2 2 3" }, { 7, 1, PREDIFF_TIMES, "7" },
+        { 32, 32, PREDIFF_TIMES, "1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1" } };
     size_t i, s;
     for (i = 0; i < sizeof rows / sizeof *rows; i++) {
         const char *p = rows[i].counts;
         size_t left = rows[i].T;
         for (s = 1; s <= rows[i].N; s++) {
-            size_t want = (size_t)strtoul(p, (char **)&p, 10), got = prediff_unmask_count(rows[i].remaining ? PREDIFF_REMAINING : PREDIFF_COSINE, rows[i].T, left, s, rows[i].N);
-            PD_CHECKF(got == want, "T=%zu N=%zu %s step %zu: %zu, not %zu", rows[i].T, rows[i].N, rows[i].remaining ? "remaining" : "cosine", s, got, want);
+            size_t want = (size_t)strtoul(p, (char **)&p, 10), got = prediff_unmask_count(rows[i].schedule, rows[i].T, left, s, rows[i].N);
+            PD_CHECKF(got == want, "T=%zu N=%zu schedule %d step %zu: %zu, not %zu", rows[i].T, rows[i].N, (int)rows[i].schedule, s, got, want);
             left -= got;
         }
         PD_CHECK(left == 0);
@@ -136,7 +140,7 @@ static void test_count_tables(void) {
 static void test_count_sums(void) {
     size_t T, N, s;
     int k;
-    for (k = 0; k < 4; k++) for (T = 1; T <= 70; T += T < 20 ? 1 : 7) for (N = 1; N <= 2 * T; N++) {
+    for (k = 0; k < 6; k++) for (T = 1; T <= 70; T += T < 20 ? 1 : 7) for (N = 1; N <= 2 * T; N++) {
         size_t left = T;
         for (s = 1; s <= N; s++) {
             size_t c = prediff_unmask_count((prediff_schedule)k, T, left, s, N), keep;
@@ -150,6 +154,57 @@ static void test_count_sums(void) {
         PD_CHECK(left == 0);
     }
     PD_CHECK(prediff_unmask_count(PREDIFF_COSINE, 10, 0, 3, 5) == 0);
+}
+
+/* In whole numbers: an equal share, the first ones get what is over; and 1 - t'/t = 999 / (1000 N - 999 (s - 1)) of the masks left,
+   all at the last step. */
+static void test_count_even_and_times(void) {
+    size_t T, N, s, left, wrong = 0;
+    for (T = 1; T <= 70; T++) for (N = 1; N <= 80; N++) {
+        size_t even = T, times = T;
+        for (s = 1; s <= N; s++) {
+            size_t a = prediff_unmask_count(PREDIFF_EVEN, T, even, s, N), b = prediff_unmask_count(PREDIFF_TIMES, T, times, s, N);
+            size_t want_a = T >= N ? T / N + (s <= T % N) : s <= T, want_b = s < N ? times * 999 / (1000 * N - 999 * (s - 1)) : times;
+            if (times && !want_b) want_b = 1;
+            PD_CHECKF(a == want_a, "even: T=%zu N=%zu step %zu: %zu, not %zu", T, N, s, a, want_a);
+            PD_CHECKF(b == want_b, "times: T=%zu N=%zu step %zu: %zu of %zu, not %zu", T, N, s, b, times, want_b);
+            PD_CHECKF(a <= even && b <= times && (a || !even) && (b || !times), "T=%zu N=%zu step %zu: none, or more than there are", T, N, s);
+            even -= a; times -= b;
+            for (left = 2; left < T; left += 3) {               /* also where fewer or more are left than the schedule thinks */
+                a = prediff_unmask_count(PREDIFF_EVEN, T, left, s, N); b = prediff_unmask_count(PREDIFF_TIMES, T, left, s, N);
+                wrong += a < 1 || a > left || b < 1 || b > left || (s == N && (a != left || b != left));
+            }
+        }
+        PD_CHECKF(even == 0 && times == 0, "T=%zu N=%zu: %zu and %zu masks left", T, N, even, times);
+    }
+    PD_CHECKF(wrong == 0, "%zu counts of none, or of more than are left", wrong);
+}
+
+static void test_even_and_times_in_use(void) {
+    static const size_t even[] = { 3, 3, 2, 2 }, times[] = { 1, 2, 2, 3 };
+    static const size_t shapes[][2] = { { 1, 4 }, { 3, 8 }, { 40, 7 }, { 40, 40 }, { 64, 5 } };
+    size_t i, k;
+    begin_bench(NULL, 1);
+    for (i = 0; i < MAX_T; i++) mock_set(&B.k, i, 65, 1.0);
+    for (k = 0; k < 2; k++) {
+        B.d.schedule = k ? PREDIFF_TIMES : PREDIFF_EVEN;
+        B.d.n_steps = 4;
+        run(k ? 8 : 10);
+        PD_CHECK(B.k.steps == 4 && B.r.n_evaluations == 4 && B.r.n_masks_left == 0);
+        for (i = 0; i < 4; i++) PD_CHECK(B.k.revealed[i] == (k ? times[i] : even[i]));
+        for (i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+            size_t n = shapes[i][0], steps = shapes[i][1], p, filled = 0;
+            B.d.n_steps = steps;
+            run(n);
+            for (p = 0; p < n; p++) filled += B.t[p] == 65;
+            PD_CHECKF(filled == n && B.r.n_masks_left == 0 && B.r.n_steps == (n < steps ? n : steps), "%zu masks, %zu steps: %zu filled in %zu", n, steps, filled, B.r.n_steps);
+        }
+        B.d.n_steps = 3; B.d.block = 4;                         /* each block by itself: 2 1 1, the last 1 1, or times' 1 1 2, 1 1 */
+        run(10);
+        PD_CHECK(B.k.steps == 8 && B.r.n_masks_left == 0 && B.k.revealed[0] == (k ? 1u : 2u) && B.k.revealed[5] == (k ? 2u : 1u));
+        B.d.block = 0;
+    }
+    end_bench();
 }
 
 static void test_counts_in_use(void) {
@@ -1133,7 +1188,9 @@ int main(int argc, char **argv) {
     PD_ARGS(argc, argv);
     PD_RUN(test_count_tables);
     PD_RUN(test_count_sums);
+    PD_RUN(test_count_even_and_times);
     PD_RUN(test_counts_in_use);
+    PD_RUN(test_even_and_times_in_use);
     PD_RUN(test_orders);
     PD_RUN(test_ties);
     PD_RUN(test_random_order);

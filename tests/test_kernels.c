@@ -409,6 +409,21 @@ static void check_rotate(const pdi_kernels *k, size_t n, size_t off) {
     release(x, off); release(c, off); release(s, off); release(in, 0);
 }
 
+/* Pairs (i, n/2 + i); the tables of the two halves differ, so each element must meet its own. */
+static void check_rotate_halves(const pdi_kernels *k, size_t n, size_t off) {
+    float *x = guarded(n, off), *c = guarded(n, off), *s = guarded(n, off), *in = guarded(n, 0);
+    size_t half = n / 2, i, wrong = 0;
+    fill(in, n, 1.0f); fill(c, n, 1.0f); fill(s, n, 1.0f);
+    memcpy(x, in, n * sizeof *x);
+    k->rotate_halves(x, c, s, n);
+    for (i = 0; i < n; i++) {
+        double r = (double)in[i] * (double)c[i] + (double)in[i < half ? i + half : i - half] * (double)s[i];
+        wrong += !(fabs((double)x[i] - r) < 3e-7);
+    }
+    PD_CHECKF(wrong == 0 && guard_kept(x, off), "%s rotate_halves n=%zu: %zu wrong", prediff_isa_name(k->isa), n, wrong);
+    release(x, off); release(c, off); release(s, off); release(in, 0);
+}
+
 static void test_elementwise(void) {
     const pdi_kernels *set[8];
     size_t n = kernel_sets(set), s, i, off;
@@ -419,6 +434,7 @@ static void test_elementwise(void) {
         check_norms(set[s], sizes[i], off, 0);
         if (sizes[i] > 1) check_norms(set[s], sizes[i], off, 50.0f);
         check_rotate(set[s], 2 * sizes[i], off);
+        check_rotate_halves(set[s], 2 * sizes[i], off);
     }
 }
 
@@ -446,6 +462,9 @@ static void test_vector_sets_agree(void) {
             first->gelu_tanh(a, m); set[s]->gelu_tanh(b, m);
             first->silu_mul(a, w, m); set[s]->silu_mul(b, w, m);
             PD_CHECK(same_bits(a, b, m));
+            memcpy(a, x, sizeof a); memcpy(b, x, sizeof b);
+            first->rotate_halves(a, w, x, m / 2 * 2); set[s]->rotate_halves(b, w, x, m / 2 * 2);
+            PD_CHECK(same_bits(a, b, m) && (m < 2 || !same_bits(a, x, m)));
         }
     }
     if (vector_sets < 2) pd_skip("fewer than two vector sets on this machine");

@@ -6,7 +6,7 @@
 #include "prediff.h"
 #include "pd_test.h"
 #include "pd_json.h"
-#include "pd_tiny.h"
+#include "pd_gguf.h"
 
 static const uint32_t types[] = { PREDIFF_F32, PREDIFF_F16, PREDIFF_BF16, PREDIFF_Q8_0, PREDIFF_Q4_0, PREDIFF_Q4_1, PREDIFF_Q4_K, PREDIFF_Q6_K };
 #define N_TYPES (sizeof types / sizeof *types)
@@ -382,16 +382,35 @@ static void test_vector_tokens(void) {
 
 /* -- tokenizers: recorded ids of other encoders -- */
 
-static prediff_model *open_vocabulary(const char *name) {
+/* pre: NULL, or the splitter's name to read in place of the file's. */
+static prediff_model *open_vocabulary(const char *name, const char *pre) {
     char file[96];
+    const char *path;
     prediff_model_desc d;
     prediff_model *m = NULL;
+    prediff_model_info info;
     prediff_error e;
+    uint8_t *b;
     memset(&d, 0, sizeof d); memset(&e, 0, sizeof e);
     snprintf(file, sizeof file, "vocab_gguf/ggml-vocab-%s.gguf", name);
-    d.path = pd_data(file);
+    path = pd_data(file);
+    b = path ? pd_read_file(path, &d.size) : NULL;
+    if (!b) return NULL;
+    if (pre) {
+        pd_gguf *g = pd_gguf_parse(b, d.size);
+        free(b);
+        pd_set_string(g, "tokenizer.ggml.pre", pre);
+        b = pd_gguf_write(g, &d.size);
+        pd_gguf_free(g);
+    }
+    d.data = b; d.copy = 1;
     d.vocab_only = 1;
-    if (d.path) PD_CHECKF(prediff_model_open(&m, &d, &e) == PREDIFF_OK, "%s: %s", name, e.message);
+    if (PD_CHECKF(prediff_model_open(&m, &d, &e) == PREDIFF_OK, "%s: %s", name, e.message)) {
+        prediff_model_get_info(m, &info);
+        PD_CHECKF(info.architecture[0] == 0, "%s, opened for its vocabulary, is a %s", name, info.architecture);
+        if (pre) PD_CHECKF(strcmp(info.splitter, name) == 0, "%s is taken for %s", pre, info.splitter);
+    }
+    free(b);
     return m;
 }
 
@@ -409,7 +428,7 @@ static void check_ids(const prediff_model *m, const char *what, const char *text
 static void check_json_lines(const char *vectors_name, const char *vocabulary_name) {
     char file[96];
     const char *path;
-    prediff_model *m = open_vocabulary(vocabulary_name);
+    prediff_model *m = open_vocabulary(vocabulary_name, NULL);
     char *text;
     size_t n, at, used, lines = 0;
     snprintf(file, sizeof file, "tok_vectors/%s.jsonl", vectors_name);
@@ -431,17 +450,17 @@ static void check_json_lines(const char *vectors_name, const char *vocabulary_na
     prediff_model_close(m);
 }
 
-/* Texts stand between marker lines, ids one line a text. */
-static void check_inp_out(const char *vocabulary_name) {
+/* Texts stand between marker lines, ids one line a text. name: of these, and of the splitter if the vocabulary is another's. */
+static void check_inp_out(const char *name, const char *vocabulary_name) {
     static const char marker[] = "\n__ggml_vocab_test__\n";
     char file[96];
-    prediff_model *m = open_vocabulary(vocabulary_name);
+    prediff_model *m = open_vocabulary(vocabulary_name, name == vocabulary_name ? NULL : name);
     const char *in, *out;
     char *text, *ids, *t, *line;
     size_t n, n_ids, cases = 0;
-    snprintf(file, sizeof file, "vocab_gguf/ggml-vocab-%s.gguf.inp", vocabulary_name);
+    snprintf(file, sizeof file, "vocab_gguf/ggml-vocab-%s.gguf.inp", name);
     in = pd_data(file);
-    snprintf(file, sizeof file, "vocab_gguf/ggml-vocab-%s.gguf.out", vocabulary_name);
+    snprintf(file, sizeof file, "vocab_gguf/ggml-vocab-%s.gguf.out", name);
     out = pd_data(file);
     if (!m || !in || !out) { prediff_model_close(m); pd_skip("tokenizer vectors"); return; }
     text = pd_json_slurp(in, &n);
@@ -454,12 +473,12 @@ static void check_inp_out(const char *vocabulary_name) {
         if (!stop) stop = ids + n_ids;
         *stop = 0;
         while (k < 1024) { char *q; long v = strtol(p, &q, 10); if (q == p) break; want[k++] = (int32_t)v; p = q; }
-        check_ids(m, vocabulary_name, t, (size_t)(end - t), want, k);
+        check_ids(m, name, t, (size_t)(end - t), want, k);
         t = end + (*end ? sizeof marker - 1 : 0);
         line = stop + (stop < ids + n_ids);
         cases++;
     }
-    PD_CHECKF(cases >= 46, "%s: %zu cases", vocabulary_name, cases);
+    PD_CHECKF(cases >= 46, "%s: %zu cases", name, cases);
     free(text); free(ids);
     prediff_model_close(m);
 }
@@ -471,9 +490,10 @@ static void test_tokenizer_vectors(void) {
 }
 
 static void test_tokenizer_inp_out(void) {
-    static const char *const names[] = { "gpt-2", "llama-bpe", "llama-spm", "starcoder", "refact", "mpt", "phi-3" };
+    static const char *const names[] = { "gpt-2", "llama-bpe", "llama-spm", "starcoder", "refact", "mpt", "phi-3", "qwen2" };
     size_t i;
-    for (i = 0; i < sizeof names / sizeof *names; i++) check_inp_out(names[i]);
+    for (i = 0; i < sizeof names / sizeof *names; i++) check_inp_out(names[i], names[i]);
+    check_inp_out("deepseek-r1-qwen", "qwen2");
 }
 
 /* -- reference logits of two plain causal files -- */
@@ -627,7 +647,26 @@ static void test_story_demo(void) {
 
 /* -- properties on small random models: methods 2.13 -- */
 
-static pd_tiny tiny_of(int gpt2) { pd_tiny t; memset(&t, 0, sizeof t); t.noise_dim = 6; t.seed = 1; t.gpt2 = gpt2; return t; }
+/* 0: llama, 1: gpt2, 2: qwen2. */
+static pd_tiny tiny_of(int kind) {
+    pd_tiny t;
+    memset(&t, 0, sizeof t);
+    t.noise_dim = 6; t.seed = 1;
+    t.gpt2 = kind == 1;
+    if (kind == 2) { t.arch = "qwen2"; t.qkv_bias = t.halves = 1; }
+    return t;
+}
+
+/* A file of this architecture without any key or tensor of the project's; its mask is a token. */
+static pd_tiny plain_of(const char *arch) {
+    pd_tiny t;
+    memset(&t, 0, sizeof t);
+    t.seed = 1; t.arch = arch; t.causal_only = 1; t.mask_id = 263;
+    t.gpt2 = strcmp(arch, "gpt2") == 0;
+    t.halves = strcmp(arch, "qwen2") == 0 || strcmp(arch, "dream") == 0;
+    t.qkv_bias = !t.gpt2;
+    return t;
+}
 
 /* 1, 3. With one layer, changing the token at j changes the logits of row i exactly where i may read j. */
 static void check_mask_matrix(int gpt2, size_t p, size_t t, const char *want) {
@@ -674,7 +713,7 @@ static void check_mask_matrix(int gpt2, size_t p, size_t t, const char *want) {
 
 static void test_mask_matrices(void) {
     int g;
-    for (g = 0; g < 2; g++) {
+    for (g = 0; g < 3; g++) {
         check_mask_matrix(g, 0, 3, "111/111/111");
         check_mask_matrix(g, 3, 0, "100/110/111");
         check_mask_matrix(g, 2, 2, "1000/1100/1111/1111");
@@ -729,7 +768,7 @@ static void check_prompt_untouched(int gpt2) {
     free(x); free(a); free(b); free(q);
 }
 
-static void test_prompt_untouched(void) { check_prompt_untouched(0); check_prompt_untouched(1); }
+static void test_prompt_untouched(void) { check_prompt_untouched(0); check_prompt_untouched(1); check_prompt_untouched(2); }
 
 /* 4. The cache: appended in pieces of any size, rewound and appended again, or at once: the same bits. */
 static void check_cache(int gpt2, prediff_isa isa) {
@@ -824,7 +863,7 @@ static void check_cached_or_not(int gpt2) {
     free(whole); free(part);
 }
 
-static void test_cached_or_not(void) { check_cached_or_not(0); check_cached_or_not(1); }
+static void test_cached_or_not(void) { check_cached_or_not(0); check_cached_or_not(1); check_cached_or_not(2); }
 
 /* 5. The additions do not touch prompt rows: the adapted file is the causal file there. 6. One known target token sees what
    the causal row sees, so it is the causal row. 11. No prediction is a zero prediction; without weights it has no effect. */
@@ -969,6 +1008,237 @@ static void check_shift(prediff_attention attention) {
 
 static void test_shift(void) { check_shift(PREDIFF_ATTENTION_HYBRID); check_shift(PREDIFF_ATTENTION_BIDIRECTIONAL); }
 
+/* -- architectures -- */
+
+static double float_error(const float *x, const float *ref, size_t n) {
+    double *r = (double *)malloc((n + 1) * sizeof *r), err;
+    size_t i;
+    if (!r) abort();
+    for (i = 0; i < n; i++) r[i] = (double)ref[i];
+    err = relative_error(x, r, n);
+    free(r);
+    return err;
+}
+
+/* Logits of a prompt of 9 (zeros in a bidirectional context) and a target of 12. */
+static void rows_of(const pd_tiny *tiny, const setting *s, const int32_t *ids, float *logits) {
+    prediff_model *m = pd_tiny_open(tiny);
+    prediff_context *c = context_of(m, s);
+    prediff_forward_desc d;
+    size_t V = vocabulary(m);
+    memset(logits, 0, 21 * V * sizeof *logits);
+    must_prompt(c, ids, 9, s->attention == PREDIFF_ATTENTION_BIDIRECTIONAL ? NULL : logits);
+    memset(&d, 0, sizeof d);
+    d.target = ids + 9; d.n = 12; d.logits = logits + 9 * V;
+    must_forward(c, &d);
+    prediff_context_destroy(c); prediff_model_close(m);
+}
+
+/* Rows of q and k reordered, and rotary pairs by halves: the same network. Pairs by halves without the order are another one. */
+static void check_pairs(size_t embd, size_t heads, prediff_isa isa) {
+    static const char *const arch[] = { "llama", "llada", "qwen2", "dream" };
+    pd_tiny tiny = tiny_of(0);
+    setting s = { PREDIFF_ISA_DEFAULT, PREDIFF_ATTENTION_DEFAULT, 1, 1, 0, 0 };
+    int32_t ids[21];
+    size_t i, V = 264;
+    int attention;
+    float *x = floats(21 * V), *y = floats(21 * V), *halves = floats(21 * V);
+    tiny.embd = embd; tiny.heads = heads; tiny.qkv_bias = 1;
+    s.isa = isa;
+    random_ids(ids, 21, 250);
+    ids[9] = ids[12] = ids[20] = PREDIFF_MASK;
+    for (attention = PREDIFF_ATTENTION_HYBRID; attention <= PREDIFF_ATTENTION_CAUSAL; attention++) {
+        s.attention = (prediff_attention)attention;
+        for (i = 0; i < 4; i++) {
+            double err;
+            tiny.arch = arch[i]; tiny.halves = i > 1;
+            rows_of(&tiny, &s, ids, i ? y : x);
+            if (i == 2) memcpy(halves, y, 21 * V * sizeof *y);
+            if (i == 1) PD_CHECKF(same(x, y, 21 * V), "llada is not llama, attention %d", attention);
+            if (i == 3) PD_CHECKF(same(halves, y, 21 * V), "dream is not qwen2, attention %d", attention);
+            err = i ? float_error(y, x, 21 * V) : 0;
+            PD_CHECKF(err < 1e-5, "%s, heads of %zu, attention %d on %s: relative error %g", arch[i], embd / heads, attention, prediff_isa_name(isa), err);
+        }
+        tiny.arch = "qwen2"; tiny.halves = 0;
+        rows_of(&tiny, &s, ids, y);
+        PD_CHECK(float_error(y, x, 21 * V) > 1e-3);
+        tiny.qkv_bias = 0; tiny.halves = 1;
+        rows_of(&tiny, &s, ids, y);
+        PD_CHECK(float_error(y, x, 21 * V) > 1e-3);
+        tiny.qkv_bias = 1;
+    }
+    free(x); free(y); free(halves);
+}
+
+static void test_rotary_pairs(void) {
+    static const size_t shapes[][2] = { { 32, 4 }, { 48, 4 }, { 80, 2 }, { 128, 2 } };         /* half a head: 4, 6, 20, 32 */
+    prediff_isa isa[PREDIFF_ISA_COUNT];
+    size_t n = isas(isa), i, k;
+    for (k = 0; k < sizeof shapes / sizeof *shapes; k++) for (i = 0; i < n; i++) check_pairs(shapes[k][0], shapes[k][1], isa[i]);
+}
+
+/* What a file is taken for; text and value are keys' values, NULL and -1 = no such key. */
+typedef struct arch_case { const char *arch; int adapted; const char *attention_key; int causal_key, shift_key, attention, shift; } arch_case;
+
+static void test_arch_defaults(void) {
+    enum { CAUSAL = PREDIFF_ATTENTION_CAUSAL, HYBRID = PREDIFF_ATTENTION_HYBRID, BOTH = PREDIFF_ATTENTION_BIDIRECTIONAL };
+    static const arch_case cases[] = {
+        { "gpt2", 0, NULL, -1, -1, CAUSAL, 0 }, { "llama", 0, NULL, -1, -1, CAUSAL, 0 }, { "qwen2", 0, NULL, -1, -1, CAUSAL, 0 },
+        { "dream", 0, NULL, -1, -1, BOTH, 1 }, { "llada", 0, NULL, -1, -1, BOTH, 0 },
+        { "gpt2", 1, NULL, -1, -1, HYBRID, 0 }, { "llama", 1, NULL, -1, -1, HYBRID, 0 }, { "qwen2", 1, NULL, -1, -1, HYBRID, 0 },
+        { "dream", 1, NULL, -1, -1, BOTH, 0 }, { "llada", 1, NULL, -1, -1, BOTH, 0 },
+        { "dream", 0, NULL, -1, 0, BOTH, 0 }, { "dream", 0, NULL, -1, 1, BOTH, 1 }, { "dream", 1, NULL, -1, 1, BOTH, 1 },
+        { "llada", 0, NULL, -1, 1, BOTH, 1 }, { "qwen2", 0, NULL, -1, 1, CAUSAL, 1 }, { "qwen2", 1, NULL, -1, 1, HYBRID, 1 },
+        { "dream", 0, "hybrid", -1, -1, HYBRID, 1 }, { "dream", 0, "causal", -1, -1, CAUSAL, 1 }, { "dream", 1, "hybrid", -1, -1, HYBRID, 0 },
+        { "llada", 0, "causal", -1, -1, CAUSAL, 0 }, { "llada", 0, "hybrid", -1, 0, HYBRID, 0 }, { "qwen2", 0, "bidirectional", -1, -1, BOTH, 0 },
+        { "qwen2", 0, NULL, 0, -1, BOTH, 0 }, { "dream", 0, NULL, 0, -1, BOTH, 1 }, { "llada", 0, NULL, 0, -1, BOTH, 0 } };
+    size_t i;
+    for (i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const arch_case *k = &cases[i];
+        pd_tiny tiny = plain_of(k->arch);
+        pd_gguf *g = pd_gguf_tiny(&tiny);
+        prediff_model *m;
+        prediff_model_info info;
+        char key[64];
+        snprintf(key, sizeof key, "%s.attention.causal", k->arch);
+        if (k->adapted) pd_set_u32(g, "prediff.version", 1);
+        if (k->attention_key) pd_set_string(g, "prediff.attention", k->attention_key);
+        if (k->causal_key >= 0) pd_set_bool(g, key, k->causal_key);
+        if (k->shift_key >= 0) pd_set_bool(g, "diffusion.shift_logits", k->shift_key);
+        m = pd_gguf_open(g);
+        prediff_model_get_info(m, &info);
+        PD_CHECKF((int)info.attention == k->attention && info.shift == k->shift, "case %zu, %s: attention %d, shift %d", i, k->arch, (int)info.attention, info.shift);
+        PD_CHECKF(strcmp(info.architecture, k->arch) == 0, "%s, not %s", info.architecture, k->arch);
+        PD_CHECK(info.adapted == k->adapted && info.mask == 263);
+        prediff_model_close(m);
+    }
+}
+
+/* Every row sees everything, prompt rows are computed each time; position i of prompt and target together reads row i - 1,
+   position 0 reads row 0. The rows are those of a llama whose pairs are by twos. */
+static void check_dream(int prompt_n, const float *rows, const int32_t *ids, const prediff_model *m) {
+    enum { N = 12 };
+    setting s = { PREDIFF_ISA_DEFAULT, PREDIFF_ATTENTION_DEFAULT, 1, 2, 0, 0 };
+    size_t V = vocabulary(m), p = (size_t)prompt_n, n = N - p, i, out = 0;
+    prediff_context *c = context_of(m, &s);
+    float *y = floats(2 * N * V), *part = floats(2 * N * V);
+    int32_t two[2 * N], t[N];
+    uint8_t wanted[2 * N];
+    prediff_forward_desc d;
+    prediff_generate_desc g;
+    prediff_result r;
+    memset(&d, 0, sizeof d); memset(&g, 0, sizeof g);
+    must_prompt(c, ids, p, NULL);
+    d.target = ids + p; d.n = n; d.logits = y;
+    must_forward(c, &d);
+    for (i = 0; i < n; i++) {
+        double err = float_error(y + i * V, rows + (p + i > 0 ? p + i - 1 : 0) * V, V);
+        PD_CHECKF(err < 1e-5, "prompt of %zu, position %zu: relative error %g", p, i, err);
+        if (p + i) PD_CHECK(float_error(y + i * V, rows + (p + i) * V, V) > 1e-3);
+    }
+    for (i = 0; i < n; i++) { two[i] = (int32_t)(30 + i); two[n + i] = ids[p + i]; }             /* as the second of two samples, some rows only */
+    for (i = 0; i < 2 * n; i++) wanted[i] = (uint8_t)(i % 3 != 1);
+    d.target = two; d.samples = 2; d.rows = wanted; d.logits = part;
+    must_forward(c, &d);
+    for (i = 0; i < 2 * n; i++) {
+        if (!wanted[i]) continue;
+        if (i >= n) PD_CHECKF(same(part + out * V, y + (i - n) * V, V), "prompt of %zu, position %zu of the second sample", p, i - n);
+        out++;
+    }
+    for (i = 0; i < n; i++) t[i] = PREDIFF_MASK;
+    g.n_steps = 4; g.ignore_eos = 1;
+    must_generate(c, t, n, &g, &r);
+    PD_CHECKF(r.n_evaluations == 4 && r.n_rows == 4 * N, "prompt of %zu: %zu evaluations of %zu rows in all", p, r.n_evaluations, r.n_rows);
+    PD_CHECK(prediff_prompt_length(c) == p && r.n_emitted == n && r.n_masks_left == 0);
+    for (i = 0; i < n; i++) PD_CHECK(t[i] >= 0 && t[i] < 263);                                    /* never the mask */
+    prediff_context_destroy(c);
+    free(y); free(part);
+}
+
+static void test_dream(void) {
+    pd_tiny dream = plain_of("dream"), llama = plain_of("llama");
+    prediff_model *m = pd_tiny_open(&dream), *twin = pd_tiny_open(&llama);
+    setting s = { PREDIFF_ISA_DEFAULT, PREDIFF_ATTENTION_BIDIRECTIONAL, 1, 1, 0, 0 };
+    prediff_context *c = context_of(twin, &s);
+    int32_t ids[12];
+    size_t i;
+    float *rows = floats(12 * vocabulary(m));
+    prediff_forward_desc d;
+    random_ids(ids, 12, 250);
+    for (i = 6; i < 12; i += 2) ids[i] = PREDIFF_MASK;
+    memset(&d, 0, sizeof d);
+    d.target = ids; d.n = 12; d.logits = rows;
+    must_forward(c, &d);
+    check_dream(0, rows, ids, m);
+    check_dream(1, rows, ids, m);
+    check_dream(5, rows, ids, m);
+    prediff_context_destroy(c); prediff_model_close(m); prediff_model_close(twin);
+    free(rows);
+}
+
+/* The rows of a llama that sees everything, each at its own place; one place on where the file says so. */
+static void test_llada(void) {
+    pd_tiny llada = plain_of("llada"), llama = plain_of("llama");
+    pd_gguf *g = pd_gguf_tiny(&llada);
+    prediff_model *m = pd_tiny_open(&llada), *twin = pd_tiny_open(&llama), *moved;
+    setting s = { PREDIFF_ISA_DEFAULT, PREDIFF_ATTENTION_BIDIRECTIONAL, 1, 1, 0, 0 };
+    prediff_context *c = context_of(m, NULL), *ct = context_of(twin, &s), *cm;
+    size_t V = vocabulary(m), i;
+    int32_t ids[12];
+    float *x = floats(12 * V), *y = floats(12 * V);
+    prediff_forward_desc d;
+    prediff_result r;
+    pd_set_bool(g, "diffusion.shift_logits", 1);
+    moved = pd_gguf_open(g);
+    cm = context_of(moved, NULL);
+    random_ids(ids, 12, 250);
+    for (i = 5; i < 12; i += 2) ids[i] = PREDIFF_MASK;
+    must_prompt(c, ids, 4, NULL); must_prompt(ct, ids, 4, NULL); must_prompt(cm, ids, 4, NULL);
+    memset(&d, 0, sizeof d);
+    d.target = ids + 4; d.n = 8; d.logits = x;
+    must_forward(ct, &d);
+    d.logits = y;
+    must_forward(c, &d);
+    PD_CHECK(same(x, y, 8 * V));
+    must_forward(cm, &d);
+    PD_CHECK(same(x, y + V, 7 * V) && !same(x, y, V));
+    must_generate(c, ids + 4, 8, NULL, &r);
+    PD_CHECK(r.n_evaluations == 4 && r.n_rows == 4 * 12 && r.n_emitted > 0 && r.n_masks_left == 0);
+    prediff_context_destroy(c); prediff_context_destroy(ct); prediff_context_destroy(cm);
+    prediff_model_close(m); prediff_model_close(twin); prediff_model_close(moved);
+    free(x); free(y);
+}
+
+/* Without a mask id nothing can be filled in; known tokens can be evaluated. */
+static void test_no_mask_id(void) {
+    static const char *const arch[] = { "qwen2", "dream", "llada" };
+    size_t i;
+    for (i = 0; i < 3; i++) {
+        pd_tiny tiny = plain_of(arch[i]);
+        prediff_model *m;
+        prediff_model_info info;
+        prediff_context *c;
+        prediff_forward_desc d;
+        prediff_error e;
+        int32_t t[3] = { 65, PREDIFF_MASK, 66 };
+        float *x = floats(3 * 264);
+        tiny.mask_id = 0;
+        m = pd_tiny_open(&tiny);
+        prediff_model_get_info(m, &info);
+        PD_CHECK(info.mask == -1);
+        c = context_of(m, NULL);
+        memset(&d, 0, sizeof d);
+        PD_STATUS(prediff_generate(c, t, 3, NULL, NULL, &e), &e, ERR_ARG, MASK_ID_UNKNOWN);
+        d.target = t; d.n = 3; d.logits = x;
+        PD_STATUS(prediff_forward(c, &d, &e), &e, ERR_ARG, MASK_ID_UNKNOWN);
+        PD_CHECK(t[1] == PREDIFF_MASK);
+        t[1] = 67;
+        PD_STATUS(prediff_forward(c, &d, &e), &e, OK, NONE);
+        prediff_context_destroy(c); prediff_model_close(m);
+        free(x);
+    }
+}
+
 /* The additions can be left out one by one; no rate is not rate 0; given rows select without changing bits. */
 static void test_forward_options(void) {
     pd_tiny tiny = tiny_of(0);
@@ -1086,8 +1356,8 @@ static void check_batch_generate(const pd_tiny *tiny, const prediff_generate_des
 static void test_batch(void) {
     static const size_t counts[] = { 1, 2, 7 };
     size_t i, k;
-    for (i = 0; i < 3; i++) for (k = 0; k < 9; k++) {
-        pd_tiny tiny = tiny_of((int)k & 1);
+    for (i = 0; i < 3; i++) for (k = 0; k < 11; k++) {
+        pd_tiny tiny = k == 10 ? plain_of("dream") : tiny_of(k == 9 ? 2 : (int)k & 1);
         prediff_generate_desc d;
         memset(&d, 0, sizeof d);
         tiny.redraw = k == 3 || k == 4;
@@ -1100,21 +1370,21 @@ static void test_batch(void) {
         if (k == 7) { d.block = 5; d.n_steps = 3; }
         if (k == 8) d.sampler = PREDIFF_CAUSAL_DECODING;
         check_batch_generate(&tiny, &d, counts[i]);
-        if (k < 2) check_batch_forward((int)k, counts[i]);
+        if (k < 3) check_batch_forward((int)k, counts[i]);
     }
 }
 
 /* -- a row's bits do not depend on how many are computed with it; every set, every weight type -- */
 
-static pd_tiny wide_tiny(uint32_t type) {
-    pd_tiny t = tiny_of(0);
+static pd_tiny wide_tiny(int kind, uint32_t type) {
+    pd_tiny t = tiny_of(kind);
     t.embd = 256; t.ff = 256; t.layers = 1; t.ctx = 320; t.type = type; t.scale = 0.06f; t.noise_dim = 0;
     return t;
 }
 
-static void check_row_company(uint32_t type, prediff_isa isa, float *reference, int *have) {
+static void check_row_company(int kind, uint32_t type, prediff_isa isa, float *reference, int *have) {
     static const size_t counts[] = { 1, 2, 3, 8, 14, 64, 300 };
-    pd_tiny tiny = wide_tiny(type);
+    pd_tiny tiny = wide_tiny(kind, type);
     prediff_model *m = pd_tiny_open(&tiny);
     setting s = { PREDIFF_ISA_DEFAULT, PREDIFF_ATTENTION_CAUSAL, 2, 1, 0, 0 };
     prediff_context *c;
@@ -1153,9 +1423,9 @@ static void test_row_company(void) {
     prediff_isa isa[PREDIFF_ISA_COUNT];
     size_t n = isas(isa), i, t;
     float *reference = floats(300 * 264);
-    for (t = 0; t < N_TYPES; t++) {
+    for (t = 0; t <= N_TYPES; t++) {                            /* the last: qwen2 */
         int have = 0;
-        for (i = 0; i < n; i++) check_row_company(types[t], isa[i], reference, &have);
+        for (i = 0; i < n; i++) check_row_company(t < N_TYPES ? 0 : 2, t < N_TYPES ? types[t] : PREDIFF_F32, isa[i], reference, &have);
     }
     free(reference);
 }
@@ -1163,7 +1433,7 @@ static void test_row_company(void) {
 /* -- a quantised file runs as the F32 file of its values -- */
 
 static void check_type_as_f32(uint32_t type, prediff_isa isa) {
-    pd_tiny tiny = wide_tiny(type);
+    pd_tiny tiny = wide_tiny(0, type);
     size_t n, n32, V, k;
     uint8_t *bytes, *bytes32;
     prediff_model *a, *b;
@@ -1214,14 +1484,14 @@ static void test_types_as_f32(void) {
 
 /* -- threads -- */
 
-static void check_threads(int gpt2, uint32_t type) {
+static void check_threads(int kind, uint32_t type) {
     static const int counts[] = { 1, 2, 3, 7 };
-    pd_tiny tiny = wide_tiny(type);
+    pd_tiny tiny = wide_tiny(kind, type);
     prediff_model *m;
     size_t V, i, k;
     int32_t ids[100], first_fill[48], fill[48];
     float *first, *x;
-    tiny.gpt2 = gpt2; tiny.noise_dim = 64; tiny.layers = 2;
+    tiny.noise_dim = 64; tiny.layers = 2;
     m = pd_tiny_open(&tiny);
     V = vocabulary(m);
     first = floats(148 * V); x = floats(148 * V);
@@ -1252,7 +1522,7 @@ static void check_threads(int gpt2, uint32_t type) {
     free(first); free(x);
 }
 
-static void test_threads(void) { check_threads(0, PREDIFF_F32); check_threads(1, PREDIFF_Q8_0); check_threads(0, PREDIFF_Q6_K); }
+static void test_threads(void) { check_threads(0, PREDIFF_F32); check_threads(1, PREDIFF_Q8_0); check_threads(0, PREDIFF_Q6_K); check_threads(2, PREDIFF_F32); }
 
 int main(int argc, char **argv) {
     PD_ARGS(argc, argv);
@@ -1273,6 +1543,11 @@ int main(int argc, char **argv) {
     PD_RUN(test_identities);
     PD_RUN(test_causal_decoding);
     PD_RUN(test_shift);
+    PD_RUN(test_rotary_pairs);
+    PD_RUN(test_arch_defaults);
+    PD_RUN(test_dream);
+    PD_RUN(test_llada);
+    PD_RUN(test_no_mask_id);
     PD_RUN(test_forward_options);
     PD_RUN(test_batch);
     PD_RUN(test_row_company);

@@ -717,6 +717,61 @@ static void test_corner_cases(void) {
     free(text); free(tool);
 }
 
+/* -- the command line: settings by name -- */
+
+/* `prediff COMMAND`: whether it ends with this status; what it wrote is at standard output's place. */
+static int command_ends(const char *command, int status, const char *out) {
+    char line[3000];
+    snprintf(line, sizeof line, "build/prediff %s -m examples/models/story-3m-q8_0.gguf -t 1 > '%s' 2> /dev/null; test $? -eq %d", command, out, status);
+    return system(line) == 0;
+}
+
+/* Both commands succeed and write the same, or not the same. */
+static int commands_agree(const char *a, const char *b) {
+    char path[2][512];
+    size_t i, n[2];
+    uint8_t *text[2];
+    int agree;
+    for (i = 0; i < 2; i++) {
+        snprintf(path[i], sizeof path[i], "%s", temporary(i ? "preset-b.out" : "preset-a.out"));
+        PD_CHECKF(command_ends(i ? b : a, 0, path[i]), "%s", i ? b : a);
+        text[i] = pd_read_file(path[i], &n[i]);
+        PD_CHECKF(text[i] && n[i] > 20, "%s writes nothing", i ? b : a);
+        remove(path[i]);
+    }
+    agree = text[0] && text[1] && n[0] == n[1] && memcmp(text[0], text[1], n[0]) == 0;
+    free(text[0]); free(text[1]);
+    return agree;
+}
+
+#define STORY "generate -p 'Once upon a time' -n 40 --ignore-eos -s 3 "
+#define DREAM "--steps 512 --schedule times --order entropy --temp 0.2 --top-p 0.95 "
+#define LLADA "--steps 128 --schedule even --order confidence --temp 0 --window 128 "
+
+static void test_presets(void) {
+    static const char *const same[][2] = {
+        { STORY "--preset dream", STORY DREAM }, { STORY "--preset llada", STORY LLADA }, { STORY "--preset none", STORY },
+        { STORY "--temp 0.9 --steps 10 --preset dream", STORY "--temp 0.9 --steps 10 --schedule times --order entropy --top-p 0.95" },
+        { STORY "--preset=llada --window 4 --steps 6", STORY "--steps 6 --schedule even --window 4" },
+        { STORY "--preset llada --block 8 --steps 3", STORY "--block 8 --steps 3 --schedule even" },
+        { "infill -p 'Once [MASK:6] a [MASK:9] dog.' --preset dream", "infill -p 'Once [MASK:6] a [MASK:9] dog.' " DREAM } };
+    static const char *const other[][2] = {
+        { STORY "--steps 10", STORY "--steps 10 --preset dream" }, { STORY "--steps 10", STORY "--steps 10 --preset llada" } };
+    static const struct { const char *command; int status; } ends[] = {
+        { STORY "--preset llada --block 8", 0 }, { STORY "--preset llada --block 8 --window 4", 2 }, { STORY "--preset wrong", 2 }, { STORY "--preset", 2 },
+        { STORY "--preset dream,llada", 2 }, { STORY "--schedule even", 0 }, { STORY "--schedule times", 0 }, { STORY "--schedule evens", 2 }, { "info --preset dream", 2 } };
+    const char *out;
+    size_t i, n;
+    uint8_t *tool = pd_read_file("build/prediff", &n);
+    if (!tool || sizeof(size_t) < 8) { free(tool); pd_skip("build/prediff is not built"); return; }
+    for (i = 0; i < sizeof same / sizeof *same; i++) PD_CHECKF(commands_agree(same[i][0], same[i][1]), "%s is not %s", same[i][0], same[i][1]);
+    for (i = 0; i < sizeof other / sizeof *other; i++) PD_CHECKF(!commands_agree(other[i][0], other[i][1]), "%s changes nothing", other[i][1]);
+    out = temporary("preset.out");
+    for (i = 0; i < sizeof ends / sizeof *ends; i++) PD_CHECKF(command_ends(ends[i].command, ends[i].status, out), "%s does not end with %d", ends[i].command, ends[i].status);
+    remove(out);
+    free(tool);
+}
+
 int main(int argc, char **argv) {
     PD_ARGS(argc, argv);
     PD_RUN(test_corpus);
@@ -736,5 +791,6 @@ int main(int argc, char **argv) {
     PD_RUN(test_many_names);
     PD_RUN(test_colliding_names);
     PD_RUN(test_corner_cases);
+    PD_RUN(test_presets);
     return PD_END();
 }

@@ -10,11 +10,11 @@
 #include <time.h>
 
 /* The kinds of tokenizer: byte-level with each splitter, SentencePiece. */
-enum { KINDS = 4 };
+enum { KINDS = 5, SPM = 4 };
 static prediff_model *open_kind(int kind) {
-    static const char *const pre[] = { "gpt-2", "llama-bpe", "smollm" };
-    pd_gguf *g = pd_base(kind == 3 ? BASE_SPM : BASE_BPE);
-    if (kind < 3) pd_set_string(g, "tokenizer.ggml.pre", pre[kind]);
+    static const char *const pre[] = { "gpt-2", "llama-bpe", "smollm", "qwen2" };
+    pd_gguf *g = pd_base(kind == SPM ? BASE_SPM : BASE_BPE);
+    if (kind < SPM) pd_set_string(g, "tokenizer.ggml.pre", pre[kind]);
     return pd_gguf_open(g);
 }
 
@@ -108,7 +108,7 @@ static void test_bpe_by_hand(void) {
 
 /* SentencePiece: text gets a space before it; the best-scored piece joins first; unknown characters become bytes (id 3 + b). */
 static void test_spm_by_hand(void) {
-    prediff_model *m = open_kind(3);
+    prediff_model *m = open_kind(SPM);
     expect_ids(m, "a", 0, "262");                  /* _a beats a */
     expect_ids(m, "ab", 0, "264");                 /* _a, then _ab */
     expect_ids(m, "a b", 0, "262 259 261");
@@ -121,17 +121,72 @@ static void test_spm_by_hand(void) {
 
 /* K10: llama-bpe takes a whole word that is a token even where merges do not lead to it; the others do not. */
 static void test_k10_ignore_merges(void) {
-    static const char *const few[] = { "a b" };
-    int llama;
-    for (llama = 0; llama < 2; llama++) {
+    static const char *const few[] = { "a b" }, *const pre[] = { "gpt-2", "llama-bpe", "smollm", "qwen2" };
+    int k;
+    for (k = 0; k < 4; k++) {
         pd_gguf *g = pd_base(BASE_BPE);
         prediff_model *m;
         pd_set_strings(g, "tokenizer.ggml.merges", few, 1);
-        pd_set_string(g, "tokenizer.ggml.pre", llama ? "llama-bpe" : "gpt-2");
+        pd_set_string(g, "tokenizer.ggml.pre", pre[k]);
         m = pd_gguf_open(g);
-        expect_ids(m, "the", 0, llama ? "261" : "116 104 101");
+        expect_ids(m, "the", 0, k == 1 ? "261" : "116 104 101");
         prediff_model_close(m);
     }
+}
+
+/* -- splitters -- */
+
+/* A byte-level vocabulary with these seven merges and their tokens (ids 257 to 263) alone. */
+static prediff_model *open_with_merges(const char *pre, const char *const merges[7]) {
+    pd_gguf *g = pd_base(BASE_BPE);
+    size_t i, n, at = g->entries[pd_entry(g, "tokenizer.ggml.tokens")].name + strlen("tokenizer.ggml.tokens") + 16;
+    static char copy[264][16];
+    const char *tokens[264];
+    for (i = 0; i < 264; i++, at += 8 + n) {
+        n = (size_t)pd_get(g->head.p + at, 8);
+        memset(copy[i], 0, sizeof copy[i]);
+        if (i < 257) memcpy(copy[i], g->head.p + at + 8, n);
+        else { size_t first = strcspn(merges[i - 257], " "); memcpy(copy[i], merges[i - 257], first); strcpy(copy[i] + first, merges[i - 257] + first + 1); }
+        tokens[i] = copy[i];
+    }
+    pd_set_strings(g, "tokenizer.ggml.tokens", tokens, 264);
+    pd_set_strings(g, "tokenizer.ggml.merges", merges, 7);
+    pd_set_string(g, "tokenizer.ggml.pre", pre);
+    return pd_gguf_open(g);
+}
+
+typedef struct split_case { const char *text, *qwen2, *llama, *gpt2; } split_case;   /* NULL: as qwen2 */
+
+static void check_splits(const char *const merges[7], const split_case *cases, size_t n) {
+    static const char *const pre[] = { "qwen2", "deepseek-r1-qwen", "llama-bpe", "gpt-2" }, *const names[] = { "qwen2", "qwen2", "llama-bpe", "gpt-2" };
+    size_t i, k;
+    for (k = 0; k < 4; k++) {
+        prediff_model *m = open_with_merges(pre[k], merges);
+        prediff_model_info info;
+        prediff_model_get_info(m, &info);
+        PD_CHECKF(strcmp(info.splitter, names[k]) == 0, "%s is taken for %s", pre[k], info.splitter);
+        for (i = 0; i < n; i++) {
+            const char *other = k == 2 ? cases[i].llama : k == 3 ? cases[i].gpt2 : NULL;
+            expect_ids(m, cases[i].text, 0, other ? other : cases[i].qwen2);
+        }
+        prediff_model_close(m);
+    }
+}
+
+/* What is in two pieces cannot merge. Newline is spelt U+010A, return U+010D, tab U+0109, space U+0120. */
+static void test_qwen2_by_hand(void) {
+    static const char *const letters[7] = { "1 2", "s x", "' s", "S x", "! \xC4\x8A", "\xC4\x8D \xC4\x8A", "\xC4\x8A a" };
+    static const char *const spaces[7] = { "\xC4\xA0 1", "\xC4\x89 a", "\xC4\xA0 \xC4\xA0", "1 a", "\xC4\xA0 !", "\xC4\x8A \xC4\x8A", "\xC4\xA0 \xC4\x8A" };
+    static const split_case a[] = {
+        { "12", "49 50", "257", "257" }, { "x12y", "120 49 50 121", "120 257 121", "120 257 121" }, { "1212", "49 50 49 50", "257 49 50", "257 257" },
+        { "'sx", "259 120", NULL, NULL }, { "!sx", "33 258", NULL, NULL }, { "'Sx", "39 83 120", NULL, "39 260" }, { "sx", "258", NULL, NULL },
+        { "!\n", "261", NULL, "33 10" }, { "!\r\n", "33 262", NULL, NULL }, { "\r\n\r\na", "262 262 97", NULL, "262 13 10 97" }, { "\na", "10 97", NULL, NULL } };
+    static const split_case b[] = {
+        { " 1", "32 49", NULL, "257" }, { "   1", "259 32 49", NULL, "259 257" }, { "1a", "49 97", NULL, NULL }, { "\ta", "258", NULL, "9 97" },
+        { " !", "261", NULL, NULL }, { "  !", "32 261", NULL, NULL }, { "a\n\n", "97 262", NULL, NULL }, { "a \n\nb", "97 32 262 98", NULL, "97 263 10 98" },
+        { "a\n b", "97 10 32 98", NULL, NULL }, { "a  ", "97 259", NULL, NULL } };
+    check_splits(letters, a, sizeof a / sizeof *a);
+    check_splits(spaces, b, sizeof b / sizeof *b);
 }
 
 /* -- special tokens -- */
@@ -405,30 +460,36 @@ static void test_without_tokenizer(void) {
     prediff_model_close(m);
 }
 
-/* The tokenizer alone of a file of any architecture; the rest of the API refuses it by name. */
+/* The tokenizer alone of a file of any architecture, known or not; the rest of the API refuses it by name. */
 static void test_vocab_only(void) {
-    pd_gguf *g = pd_base(BASE_BPE);
-    prediff_model_desc d;
-    prediff_context_desc cd;
-    prediff_context *c;
-    prediff_model *m;
-    prediff_error e;
-    size_t n;
-    uint8_t *b;
-    pd_set_string(g, "general.architecture", "mamba");
-    b = pd_gguf_write(g, &n);
-    memset(&d, 0, sizeof d); memset(&cd, 0, sizeof cd);
-    d.data = b; d.size = n;
-    PD_STATUS(prediff_model_open(&m, &d, &e), &e, ERR_UNSUPPORTED, ARCH_UNKNOWN);
-    d.vocab_only = 1;
-    if (PD_STATUS(prediff_model_open(&m, &d, &e), &e, OK, NONE)) {
-        expect_ids(m, "the the", 0, "261 262");
-        PD_STATUS(prediff_context_create(&c, m, &cd, &e), &e, ERR_ARG, VOCAB_ONLY);
-        PD_CHECK(c == NULL);
-        prediff_model_close(m);
+    static const char *const arch[] = { "mamba", "llama", "dream" };
+    size_t n, i;
+    for (i = 0; i < 3; i++) {
+        pd_gguf *g = pd_base(BASE_BPE);
+        prediff_model_desc d;
+        prediff_context_desc cd;
+        prediff_context *c;
+        prediff_model *m;
+        prediff_model_info info;
+        prediff_error e;
+        uint8_t *b;
+        pd_set_string(g, "general.architecture", arch[i]);
+        b = pd_gguf_write(g, &n);
+        memset(&d, 0, sizeof d); memset(&cd, 0, sizeof cd);
+        d.data = b; d.size = n;
+        if (!i) PD_STATUS(prediff_model_open(&m, &d, &e), &e, ERR_UNSUPPORTED, ARCH_UNKNOWN);
+        d.vocab_only = 1;
+        if (PD_STATUS(prediff_model_open(&m, &d, &e), &e, OK, NONE)) {
+            prediff_model_get_info(m, &info);
+            PD_CHECKF(info.architecture[0] == 0 && info.n_vocab == 0, "%s: '%s'", arch[i], info.architecture);
+            expect_ids(m, "the the", 0, "261 262");
+            PD_STATUS(prediff_context_create(&c, m, &cd, &e), &e, ERR_ARG, VOCAB_ONLY);
+            PD_CHECK(c == NULL);
+            prediff_model_close(m);
+        }
+        free(b);
+        pd_gguf_free(g);
     }
-    free(b);
-    pd_gguf_free(g);
 }
 
 /* -- long texts -- */
@@ -490,6 +551,7 @@ int main(int argc, char **argv) {
     PD_RUN(test_bpe_by_hand);
     PD_RUN(test_spm_by_hand);
     PD_RUN(test_k10_ignore_merges);
+    PD_RUN(test_qwen2_by_hand);
     PD_RUN(test_k14_special_text_is_plain);
     PD_RUN(test_k13_longest_special);
     PD_RUN(test_special_output);

@@ -322,7 +322,7 @@ static void apply_preset(settings *o) {
     size_t i;
     for (i = 0; i < sizeof presets / sizeof *presets; i++)
         if ((uint64_t)presets[i].preset == o->u[O_PRESET] && !o->given[presets[i].option] &&
-            !(presets[i].option == O_WINDOW && o->u[O_BLOCK])) read_value(o, presets[i].option, presets[i].value);
+            !(presets[i].option == O_WINDOW && (o->u[O_BLOCK] || o->u[O_SAMPLER] != PREDIFF_CAU))) read_value(o, presets[i].option, presets[i].value);
 }
 
 /* Settings that exclude each other whatever the model. */
@@ -1122,7 +1122,10 @@ static int write_samples(writing *w) {
     double begin;
     int status;
     memset(&e, 0, sizeof e);
-    if (!o->given[O_SAMPLER] && !w->infill && !w->s.info.has_mask && w->s.info.mask < 0) o->u[O_SAMPLER] = PREDIFF_CAUSAL_DECODING;
+    if (!o->given[O_SAMPLER] && !w->infill && !w->s.info.has_mask && w->s.info.attention != PREDIFF_ATTENTION_BIDIRECTIONAL) {
+        o->u[O_SAMPLER] = PREDIFF_CAUSAL_DECODING;
+        if (!o->given[O_WINDOW]) o->u[O_WINDOW] = 0;            /* a preset's */
+    }
     w->batch = o->u[O_SAMPLER] == PREDIFF_CAUSAL_DECODING || o->u[O_BLOCK] ? 1 : samples;
     status = open_context(&w->s, w->n_prompt + w->n, w->n, w->batch);
     if (status) return status;
