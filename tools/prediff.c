@@ -86,6 +86,7 @@ typedef enum option_kind { FLAG, COUNT, NUMBER, TEXT, CHOICE, SEED } option_kind
     X(STORIES, "--stories", FLAG, EVAL, 0, 0, "", NULL, "the text is stories between <|endoftext|> marks: strip each, one end of text after each (nelbo: always)") \
     X(PLAIN, "--no-stories", FLAG, EVAL, 0, 0, "", NULL, "nelbo: take the text as it is") \
     X(LIMIT, "--limit", COUNT, EVAL, 0, 1000000000, "N", "0", "score only the first N windows; 0 is all") \
+    X(MASK_TOKEN, "--mask-token", COUNT, RUN, 0, 2147483647, "N", NULL, "the token that stands for the mask, where the file does not say") \
     X(TENSORS, "--tensors", FLAG, INFO, 0, 0, "", NULL, "list every tensor") \
     X(ATTENTION, "--attention", CHOICE, RUN, 0, 0, "default|hybrid|bidirectional|causal", "default", "which positions see which; default is what the model says") \
     X(ISA, "--isa", CHOICE, RUN, 0, 0, "auto|scalar|avx2|avx512|neon", "auto", "instruction set") \
@@ -123,6 +124,7 @@ typedef struct settings {
     double d[N_OPTIONS];
     const char *s[N_OPTIONS];
     unsigned char given[N_OPTIONS];
+    int32_t mask_token;
 } settings;
 
 typedef struct command {
@@ -588,10 +590,14 @@ static const char *model_path(const settings *o) {
     return NULL;
 }
 
-static void model_desc(prediff_model_desc *d, const settings *o, const char *path) {
+static void model_desc(prediff_model_desc *d, settings *o, const char *path) {
     memset(d, 0, sizeof *d);
     d->path = path;
     d->map = (int)o->u[O_MAP];
+    if (o->given[O_MASK_TOKEN]) {
+        o->mask_token = (int32_t)o->u[O_MASK_TOKEN];
+        d->mask_token = &o->mask_token;
+    }
     d->log = remark;
     d->log_user = (void *)(uintptr_t)path;
 }
