@@ -1000,7 +1000,7 @@ PDI_INLINE void pdi_q4k_scale(const uint8_t *s, size_t j, uint32_t *scale, uint3
    else. All arithmetic on activations goes through these, so a compiler's choice to contract or reorder plain C cannot
    change results, and AVX2, AVX-512 and NEON agree to the last bit.
 
-     zero set1 load store add sub mul div    as named
+     zero set1 load store add sub mul div sqrt   as named
      fma(a,b,c)        a*b + c, rounded once (scalar: as the compiler does a*b + c)
      max(a,b)          a > b ? a : b          min(a,b)   a < b ? a : b         (an unordered pair gives b)
      loadn(p,n,f)      p[0..n-1], other lanes f                storen(p,v,n)   first n lanes
@@ -1041,6 +1041,11 @@ PDI_INLINE pdi_v_scalar pdi_fma_scalar(pdi_v_scalar a, pdi_v_scalar b, pdi_v_sca
     int i;
     for (i = 0; i < 4; i++) c.x[i] += a.x[i] * b.x[i];
     return c;
+}
+PDI_INLINE pdi_v_scalar pdi_sqrt_scalar(pdi_v_scalar a) {
+    int i;
+    for (i = 0; i < 4; i++) a.x[i] = sqrtf(a.x[i]);
+    return a;
 }
 PDI_INLINE pdi_v_scalar pdi_zero_below_scalar(pdi_v_scalar r, pdi_v_scalar x, float limit) {
     int i;
@@ -1102,6 +1107,7 @@ PDI_OP __m256 pdi_add_avx2(__m256 a, __m256 b) { return _mm256_add_ps(a, b); }
 PDI_OP __m256 pdi_sub_avx2(__m256 a, __m256 b) { return _mm256_sub_ps(a, b); }
 PDI_OP __m256 pdi_mul_avx2(__m256 a, __m256 b) { return _mm256_mul_ps(a, b); }
 PDI_OP __m256 pdi_div_avx2(__m256 a, __m256 b) { return _mm256_div_ps(a, b); }
+PDI_OP __m256 pdi_sqrt_avx2(__m256 a) { return _mm256_sqrt_ps(a); }
 PDI_OP __m256 pdi_max_avx2(__m256 a, __m256 b) { return _mm256_max_ps(a, b); }
 PDI_OP __m256 pdi_min_avx2(__m256 a, __m256 b) { return _mm256_min_ps(a, b); }
 PDI_OP __m256 pdi_fma_avx2(__m256 a, __m256 b, __m256 c) { return _mm256_fmadd_ps(a, b, c); }
@@ -1157,6 +1163,7 @@ PDI_OP __m512 pdi_add_avx512(__m512 a, __m512 b) { return _mm512_add_ps(a, b); }
 PDI_OP __m512 pdi_sub_avx512(__m512 a, __m512 b) { return _mm512_sub_ps(a, b); }
 PDI_OP __m512 pdi_mul_avx512(__m512 a, __m512 b) { return _mm512_mul_ps(a, b); }
 PDI_OP __m512 pdi_div_avx512(__m512 a, __m512 b) { return _mm512_div_ps(a, b); }
+PDI_OP __m512 pdi_sqrt_avx512(__m512 a) { return _mm512_maskz_sqrt_ps(PDI_ALL, a); }
 PDI_OP __m512 pdi_max_avx512(__m512 a, __m512 b) { return _mm512_maskz_max_ps(PDI_ALL, a, b); }
 PDI_OP __m512 pdi_min_avx512(__m512 a, __m512 b) { return _mm512_maskz_min_ps(PDI_ALL, a, b); }
 PDI_OP __m512 pdi_fma_avx512(__m512 a, __m512 b, __m512 c) { return _mm512_fmadd_ps(a, b, c); }
@@ -1214,6 +1221,7 @@ PDI_INLINE float32x4_t pdi_add_neon(float32x4_t a, float32x4_t b) { return vaddq
 PDI_INLINE float32x4_t pdi_sub_neon(float32x4_t a, float32x4_t b) { return vsubq_f32(a, b); }
 PDI_INLINE float32x4_t pdi_mul_neon(float32x4_t a, float32x4_t b) { return vmulq_f32(a, b); }
 PDI_INLINE float32x4_t pdi_div_neon(float32x4_t a, float32x4_t b) { return vdivq_f32(a, b); }
+PDI_INLINE float32x4_t pdi_sqrt_neon(float32x4_t a) { return vsqrtq_f32(a); }
 PDI_INLINE float32x4_t pdi_max_neon(float32x4_t a, float32x4_t b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
 PDI_INLINE float32x4_t pdi_min_neon(float32x4_t a, float32x4_t b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
 PDI_INLINE float32x4_t pdi_fma_neon(float32x4_t a, float32x4_t b, float32x4_t c) { return vfmaq_f32(c, a, b); }
@@ -1253,6 +1261,7 @@ typedef struct pdi_product {           /* y = x W^T (+ b):  y [M][N], x [M][K], 
     size_t m, n, k;
     const uint8_t *w; uint32_t type; size_t row_bytes;
     const float *bias;                 /* [N] or NULL */
+    int add;                           /* 1: y += instead */
 } pdi_product;
 
 enum {
@@ -1262,6 +1271,10 @@ enum {
     PDI_CHUNK = 256,                   /* k's unpacked at a time: a panel chunk stays in the first-level cache */
     PDI_PRODUCT_WORK = 2 * PDI_PANEL * PDI_CHUNK
 };
+
+#ifndef PREDIFF_NO_TRAIN
+typedef struct pdi_adamw { float scale, beta1, beta2, rate, decay, correct1, correct2, eps; } pdi_adamw;   /* see adamw */
+#endif
 
 typedef struct pdi_attention_job {     /* one key/value head, a few query rows */
     const float *q;    size_t ldq;     /* [rows][group * E], this head's queries */
@@ -1298,6 +1311,15 @@ typedef struct pdi_kernels {
     void (*scale)(float *y, float s, size_t n);
     float (*row_max)(const float *x, size_t n);
     void (*row_exp)(float *y, const float *x, float max, size_t n, double *sum, double *dot);
+#ifndef PREDIFF_NO_TRAIN
+    float (*row_dot)(const float *x, const float *y, size_t n);
+    void (*norm_back)(float *dx, float *dw, float *db, const float *x, const float *w, const float *dy, size_t n, float eps);
+    void (*silu_back)(float *dx, const float *x, const float *dy, size_t n);
+    void (*silu_mul_back)(float *dgate, float *dup, const float *gate, const float *up, const float *dy, size_t n);
+    void (*gelu_tanh_back)(float *dx, const float *x, const float *dy, size_t n);
+    void (*turn)(float *to, size_t ldt, const float *from, size_t ldf, size_t rows, size_t cols);
+    void (*adamw)(float *w, const float *g, float *m, float *v, size_t n, const pdi_adamw *a);
+#endif
 } pdi_kernels;
 
 #define PDI_SET scalar                 /* the first pass compiles the kernels below for the scalar set */
@@ -1556,10 +1578,10 @@ PDI_KERNEL void PDI_K(product)(const pdi_product *p, size_t begin, size_t end, f
             const uint8_t *src = p->w + n0 * p->row_bytes + k0 / t->block * t->bytes;
             const float *w = in_place ? (const float *)(const void *)src : rows;
             for (j = 0; !in_place && j < n; j++) PDI_K(dequantize)(p->type, src + j * p->row_bytes, rows + j * PDI_CHUNK, k);
-            if (p->m <= 4) PDI_K(few)(p->m, k, p->x + k0, p->ldx, w, ld, p->y + n0, p->ldy, n, k0 > 0);
+            if (p->m <= 4) PDI_K(few)(p->m, k, p->x + k0, p->ldx, w, ld, p->y + n0, p->ldy, n, k0 > 0 || p->add);
             else {
                 PDI_K(pack)(panel, w, ld, n, k);
-                PDI_K(tile)(p->m, k, p->x + k0, p->ldx, panel, PDI_WIDTH, p->y + n0, p->ldy, n, k0 > 0);
+                PDI_K(tile)(p->m, k, p->x + k0, p->ldx, panel, PDI_WIDTH, p->y + n0, p->ldy, n, k0 > 0 || p->add);
             }
         }
         if (p->bias) PDI_K(add_bias)(p, n0, n);
@@ -1577,7 +1599,7 @@ PDI_KERNEL void PDI_K(mix)(const pdi_product *p, size_t begin, size_t end, float
             size_t k = pdi_min(p->k - k0, rows);
             for (j = 0; j < k; j++) PDI_K(dequantize)(p->type, p->w + (k0 + j) * p->row_bytes + n0 / t->block * t->bytes, work + j * unit, n);
             for (j = 0; j < n; j += PDI_WIDTH)
-                PDI_K(tile)(p->m, k, p->x + k0, p->ldx, work + j, unit, p->y + n0 + j, p->ldy, pdi_min(n - j, PDI_WIDTH), k0 > 0);
+                PDI_K(tile)(p->m, k, p->x + k0, p->ldx, work + j, unit, p->y + n0 + j, p->ldy, pdi_min(n - j, PDI_WIDTH), k0 > 0 || p->add);
         }
     }
 }
@@ -1740,6 +1762,123 @@ PDI_KERNEL void PDI_K(row_exp)(float *y, const float *x, float max, size_t n, do
     *dot = product;
 }
 
+#ifndef PREDIFF_NO_TRAIN
+/* -- backward: each beside its forward's formula -- */
+
+PDI_KERNEL float PDI_K(row_dot)(const float *x, const float *y, size_t n) {      /* by rule 2 */
+    PDI_VEC s[PDI_PARTS];
+    size_t i;
+    int j;
+    PDI_UNROLL for (j = 0; j < PDI_PARTS; j++) s[j] = PDI_K(zero)();
+    for (i = 0; i < n; i += 16) {
+        PDI_UNROLL for (j = 0; j < PDI_PARTS; j++) {
+            size_t at = i + (size_t)j * PDI_LANES;
+            if (at < n) s[j] = PDI_K(fma)(PDI_K(get)(x + at, n - at, 0), PDI_K(get)(y + at, n - at, 0), s[j]);
+        }
+    }
+    return PDI_K(sum16)(s);
+}
+
+/* y = xhat w (+ b), xhat = (x - mean) r, r = 1 / sqrt(variance + eps), with db; without, mean = 0 (RMSNorm).
+   dw += dy xhat;  db += dy;  a = dy w;  dx += r (a - mean(a) - xhat mean(a xhat)), RMSNorm without mean(a). Either dx or dw may
+   be NULL; `layer` is told by db, or by a db of no use with dw NULL. */
+PDI_KERNEL void PDI_K(norm_back)(float *dx, float *dw, float *db, const float *x, const float *w, const float *dy, size_t n, float eps) {
+    float mean = db ? PDI_K(row_sum)(x, n, 0, 0) / (float)n : 0, r = 1.0f / sqrtf(PDI_K(row_sum)(x, n, mean, 1) / (float)n + eps);
+    PDI_VEC s[PDI_PARTS], t[PDI_PARTS], m = PDI_K(set1)(mean), rr = PDI_K(set1)(r), sa, st;
+    size_t i;
+    int j;
+    for (i = 0; dw && i < n; i += PDI_LANES) {
+        PDI_VEC xhat = PDI_K(mul)(PDI_K(sub)(PDI_K(get)(x + i, n - i, mean), m), rr), g = PDI_K(get)(dy + i, n - i, 0);
+        PDI_K(put)(dw + i, PDI_K(fma)(g, xhat, PDI_K(get)(dw + i, n - i, 0)), n - i);
+        if (db) PDI_K(put)(db + i, PDI_K(add)(g, PDI_K(get)(db + i, n - i, 0)), n - i);
+    }
+    if (!dx) return;
+    PDI_UNROLL for (j = 0; j < PDI_PARTS; j++) s[j] = t[j] = PDI_K(zero)();
+    for (i = 0; i < n; i += 16) {
+        PDI_UNROLL for (j = 0; j < PDI_PARTS; j++) {
+            size_t at = i + (size_t)j * PDI_LANES;
+            if (at < n) {
+                PDI_VEC xhat = PDI_K(mul)(PDI_K(sub)(PDI_K(get)(x + at, n - at, mean), m), rr);
+                PDI_VEC a = PDI_K(mul)(PDI_K(get)(dy + at, n - at, 0), PDI_K(get)(w + at, n - at, 0));
+                s[j] = PDI_K(add)(s[j], a);
+                t[j] = PDI_K(fma)(a, xhat, t[j]);
+            }
+        }
+    }
+    sa = PDI_K(set1)(db ? PDI_K(sum16)(s) / (float)n : 0);
+    st = PDI_K(set1)(PDI_K(sum16)(t) / (float)n);
+    for (i = 0; i < n; i += PDI_LANES) {
+        PDI_VEC xhat = PDI_K(mul)(PDI_K(sub)(PDI_K(get)(x + i, n - i, mean), m), rr);
+        PDI_VEC a = PDI_K(sub)(PDI_K(mul)(PDI_K(get)(dy + i, n - i, 0), PDI_K(get)(w + i, n - i, 0)), sa);
+        PDI_K(put)(dx + i, PDI_K(fma)(rr, PDI_K(sub)(a, PDI_K(mul)(xhat, st)), PDI_K(get)(dx + i, n - i, 0)), n - i);
+    }
+}
+
+/* y = x s, s = sigmoid(x):  dx = dy (s + x s (1 - s)) */
+PDI_BODY PDI_VEC PDI_K(silu_slope)(PDI_VEC x, PDI_VEC s) { return PDI_K(fma)(PDI_K(mul)(x, s), PDI_K(sub)(PDI_K(set1)(1.0f), s), s); }
+
+PDI_KERNEL void PDI_K(silu_back)(float *dx, const float *x, const float *dy, size_t n) {
+    size_t i;
+    for (i = 0; i < n; i += PDI_LANES) {
+        PDI_VEC v = PDI_K(get)(x + i, n - i, 0);
+        PDI_K(put)(dx + i, PDI_K(mul)(PDI_K(get)(dy + i, n - i, 0), PDI_K(silu_slope)(v, PDI_K(sigmoid)(v))), n - i);
+    }
+}
+
+PDI_KERNEL void PDI_K(silu_mul_back)(float *dgate, float *dup, const float *gate, const float *up, const float *dy, size_t n) {
+    size_t i;
+    for (i = 0; i < n; i += PDI_LANES) {
+        PDI_VEC g = PDI_K(get)(gate + i, n - i, 0), s = PDI_K(sigmoid)(g), d = PDI_K(get)(dy + i, n - i, 0);
+        PDI_K(put)(dgate + i, PDI_K(mul)(PDI_K(mul)(d, PDI_K(get)(up + i, n - i, 0)), PDI_K(silu_slope)(g, s)), n - i);
+        PDI_K(put)(dup + i, PDI_K(mul)(d, PDI_K(mul)(g, s)), n - i);
+    }
+}
+
+/* y = x s, s = sigmoid(2u):  dx = dy (s + x s (1 - s) 2u'),  u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2) */
+PDI_KERNEL void PDI_K(gelu_tanh_back)(float *dx, const float *x, const float *dy, size_t n) {
+    PDI_VEC one = PDI_K(set1)(1.0f), c = PDI_K(set1)(1.5957691216f);
+    size_t i;
+    for (i = 0; i < n; i += PDI_LANES) {
+        PDI_VEC v = PDI_K(get)(x + i, n - i, 0), square = PDI_K(mul)(v, v);
+        PDI_VEC s = PDI_K(sigmoid)(PDI_K(mul)(PDI_K(mul)(v, PDI_K(fma)(square, PDI_K(set1)(0.044715f), one)), c));
+        PDI_VEC slope = PDI_K(mul)(c, PDI_K(fma)(square, PDI_K(set1)(0.134145f), one));
+        slope = PDI_K(fma)(PDI_K(mul)(PDI_K(mul)(v, s), PDI_K(sub)(one, s)), slope, s);
+        PDI_K(put)(dx + i, PDI_K(mul)(PDI_K(get)(dy + i, n - i, 0), slope), n - i);
+    }
+}
+
+/* to[c][r] = from[r][c] */
+PDI_KERNEL void PDI_K(turn)(float *to, size_t ldt, const float *from, size_t ldf, size_t rows, size_t cols) {
+    size_t r, c, l;
+    for (r = 0; r < rows; r += PDI_LANES) {
+        size_t n = pdi_min(rows - r, PDI_LANES);
+        for (c = 0; c + PDI_LANES <= cols; c += PDI_LANES) {
+            PDI_VEC v[PDI_LANES];
+            PDI_K(columns)(v, from + r * ldf + c, ldf, n);
+            PDI_UNROLL for (l = 0; l < PDI_LANES; l++) PDI_K(put)(to + (c + l) * ldt + r, v[l], n);
+        }
+        for (; c < cols; c++) PDI_K(put)(to + c * ldt + r, PDI_K(column)(from + r * ldf + c, ldf, n), n);
+    }
+}
+
+/* AdamW (Loshchilov and Hutter 2019): g' = g scale;  m = b1 m + (1 - b1) g';  v = b2 v + (1 - b2) g'^2;
+   w -= rate (decay w + (m correct1) / (sqrt(v correct2) + eps)),  correct = 1 / (1 - b^step) */
+PDI_KERNEL void PDI_K(adamw)(float *w, const float *g, float *m, float *v, size_t n, const pdi_adamw *a) {
+    PDI_VEC b1 = PDI_K(set1)(a->beta1), b2 = PDI_K(set1)(a->beta2), c1 = PDI_K(set1)(1.0f - a->beta1), c2 = PDI_K(set1)(1.0f - a->beta2);
+    PDI_VEC keep = PDI_K(set1)(1.0f - a->rate * a->decay), rate = PDI_K(set1)(-a->rate * a->correct1), fix = PDI_K(set1)(a->correct2), eps = PDI_K(set1)(a->eps);
+    size_t i;
+    for (i = 0; i < n; i += PDI_LANES) {
+        PDI_VEC d = PDI_K(mul)(PDI_K(get)(g + i, n - i, 0), PDI_K(set1)(a->scale));
+        PDI_VEC x = PDI_K(fma)(b1, PDI_K(get)(m + i, n - i, 0), PDI_K(mul)(c1, d));
+        PDI_VEC y = PDI_K(fma)(b2, PDI_K(get)(v + i, n - i, 0), PDI_K(mul)(c2, PDI_K(mul)(d, d)));
+        PDI_VEC step = PDI_K(div)(x, PDI_K(add)(PDI_K(sqrt)(PDI_K(mul)(y, fix)), eps));
+        PDI_K(put)(m + i, x, n - i);
+        PDI_K(put)(v + i, y, n - i);
+        PDI_K(put)(w + i, PDI_K(fma)(rate, step, PDI_K(mul)(keep, PDI_K(get)(w + i, n - i, 0))), n - i);
+    }
+}
+#endif /* PREDIFF_NO_TRAIN */
+
 /* -- attention -- */
 
 /* One row of one tile: scores s[0..n-1] become probabilities under the running maximum; returns the factor by which what
@@ -1802,7 +1941,11 @@ PDI_KERNEL void PDI_K(attention)(const pdi_attention_job *j) {
 
 PDI_FN const pdi_kernels *PDI_K(kernels)(void) {
     static const pdi_kernels k = { PDI_ISA, PDI_WIDTH, PDI_K(dequantize), PDI_K(product), PDI_K(mix), PDI_K(attention), PDI_K(rms_norm),
-        PDI_K(layer_norm), PDI_K(rotate), PDI_K(rotate_halves), PDI_K(silu), PDI_K(silu_mul), PDI_K(gelu_tanh), PDI_K(add_row), PDI_K(scale_row), PDI_K(row_max), PDI_K(row_exp) };
+        PDI_K(layer_norm), PDI_K(rotate), PDI_K(rotate_halves), PDI_K(silu), PDI_K(silu_mul), PDI_K(gelu_tanh), PDI_K(add_row), PDI_K(scale_row), PDI_K(row_max), PDI_K(row_exp)
+#ifndef PREDIFF_NO_TRAIN
+        , PDI_K(row_dot), PDI_K(norm_back), PDI_K(silu_back), PDI_K(silu_mul_back), PDI_K(gelu_tanh_back), PDI_K(turn), PDI_K(adamw)
+#endif
+    };
     return &k;
 }
 
@@ -2491,6 +2634,7 @@ typedef struct pdi_tokenizer {
     int32_t *byte_id;                  /* [256] the token of a single byte, -1 = none */
     size_t max_text, max_token_bytes;  /* longest stored text; most bytes the streaming decoder writes for a token */
     int add_bos, add_space_prefix;
+    int ignore_merges;                 /* a word that is a token as a whole is taken as it is (Llama 3) */
     int32_t bos, eos, eot, unk, mask;  /* -1 = none */
 } pdi_tokenizer;
 
@@ -2579,6 +2723,8 @@ PDI_FN prediff_status pdi_tokenizer_check(pdi_tokenizer *t, const pdi_gguf *g, c
         log(log_user, "tokenizer.ggml.pre is missing: text is split as for GPT-2, which may not be how the model was trained");
     t->add_space_prefix = t->kind == PDI_TOK_SPM;
     t->add_bos = t->kind == PDI_TOK_SPM || t->splitter == PDI_SPLIT_LLAMA3;
+    t->ignore_merges = t->splitter == PDI_SPLIT_LLAMA3;
+    PDI_TRY(pdi_key_bool(g, "tokenizer.ggml.ignore_merges", &t->ignore_merges, err));
     PDI_TRY(pdi_key_bool(g, "tokenizer.ggml.add_bos_token", &t->add_bos, err));
     PDI_TRY(pdi_key_bool(g, "tokenizer.ggml.add_space_prefix", &t->add_space_prefix, err));
     PDI_TRY(pdi_special_id(t, g, "tokenizer.ggml.bos_token_id", 0, &t->bos, err));
@@ -3171,7 +3317,7 @@ PDI_FN void pdi_emit_byte(pdi_encoder *e, uint8_t b) {
     else for (i = 0; i < 3; i++) if (t->byte_id[replacement[i]] >= 0) pdi_emit(e, t->byte_id[replacement[i]]);
 }
 
-/* A whole word that is a token, for splitters of which it is known that training took whole words first. */
+/* A whole word that is a token, where training took whole words first. */
 PDI_FN int32_t pdi_whole_word(pdi_encoder *e, const char *s, size_t n) {
     size_t i, k = 0;
     int32_t id;
@@ -3183,7 +3329,7 @@ PDI_FN int32_t pdi_whole_word(pdi_encoder *e, const char *s, size_t n) {
 
 PDI_FN void pdi_encode_word(pdi_encoder *e, const char *s, size_t n) {
     uint32_t i;
-    int32_t whole = e->t->splitter == PDI_SPLIT_LLAMA3 ? pdi_whole_word(e, s, n) : -1;
+    int32_t whole = e->t->ignore_merges ? pdi_whole_word(e, s, n) : -1;
     if (whole >= 0) { pdi_emit(e, whole); return; }
     for (i = 0; i < n; i++) e->symbols[i].id = e->t->byte_id[(uint8_t)s[i]];
     e->n_symbols = n;
@@ -4135,7 +4281,7 @@ PDI_FN void pdi_multiply(const prediff_context *c, float *y, size_t ldy, const f
     j.c = c; j.mix = mix;
     j.p.x = x; j.p.ldx = ldx; j.p.y = y; j.p.ldy = ldy; j.p.m = m;
     j.p.n = mix ? w->k : w->n; j.p.k = mix ? w->n : w->k;
-    j.p.w = w->data; j.p.type = w->type; j.p.row_bytes = w->row_bytes; j.p.bias = mix ? NULL : w->bias;
+    j.p.w = w->data; j.p.type = w->type; j.p.row_bytes = w->row_bytes; j.p.bias = mix ? NULL : w->bias; j.p.add = 0;
     pdi_parallel(&c->threads, pdi_product_share, &j, (double)m * (double)w->n * (double)w->k);
 }
 

@@ -5,6 +5,9 @@
  *     probe encode MODEL [special]     standard input: per text a u32 length (little-endian) and bytes; a line of ids each
  *     probe logits MODEL PROMPT [kind] standard input: ids; all rows as raw float32. The first PROMPT ids are the prompt, the
  *                                      others the target; kind hybrid or bidirectional
+ *     probe forward MODEL PROMPT KIND RATE SELFCOND NOISE
+ *                                      standard input: ids, -1 for a mask; the target's rows as raw float32. RATE a number,
+ *                                      SELFCOND and NOISE files of raw float32, or - for what the library does without them
  *     probe store IN OUT TYPE          matrices whose rows are whole blocks are stored as TYPE, the rest as it is
  *     probe floats MODEL TENSOR        a tensor's values as raw float32
  */
@@ -75,6 +78,48 @@ static int logits(const char *path, size_t n_prompt, const char *kind) {
     return 0;
 }
 
+/* A file of raw floats; NULL for "-". */
+static float *read_floats(const char *path, size_t n) {
+    FILE *f = strcmp(path, "-") ? fopen(path, "rb") : NULL;
+    float *x = f ? (float *)malloc((n + 1) * sizeof *x) : NULL;
+    if (x && fread(x, sizeof *x, n + 1, f) != n) { fprintf(stderr, "probe: %s does not hold %lu floats\n", path, (unsigned long)n); exit(1); }
+    if (f) fclose(f);
+    return x;
+}
+
+static int forward(char **argv) {
+    static int32_t ids[65536];
+    prediff_model *m;
+    prediff_context *c;
+    prediff_context_desc cd;
+    prediff_forward_desc fd;
+    prediff_model_info info;
+    prediff_error e;
+    size_t n = 0, n_prompt = (size_t)strtoul(argv[1], NULL, 10);
+    float rate = (float)strtod(argv[3], NULL);
+    int id;
+    if (open_model(&m, argv[0], 0)) return 1;
+    prediff_model_get_info(m, &info);
+    while (n < 65536 && scanf("%d", &id) == 1) ids[n++] = id;
+    memset(&cd, 0, sizeof cd); memset(&fd, 0, sizeof fd); memset(&e, 0, sizeof e);
+    cd.n_ctx = n;
+    cd.attention = !strcmp(argv[2], "hybrid") ? PREDIFF_ATTENTION_HYBRID : !strcmp(argv[2], "bidirectional") ? PREDIFF_ATTENTION_BIDIRECTIONAL : PREDIFF_ATTENTION_DEFAULT;
+    if (prediff_context_create(&c, m, &cd, &e)) return fail("context", &e);
+    if (prediff_prompt(c, ids, n_prompt, NULL, &e)) return fail("prompt", &e);
+    fd.target = ids + n_prompt; fd.n = n - n_prompt;
+    fd.rate = strcmp(argv[3], "-") ? &rate : NULL;
+    fd.selfcond = read_floats(argv[4], fd.n * info.n_vocab);
+    fd.noise = read_floats(argv[5], fd.n * info.noise_dim);
+    fd.logits = (float *)malloc((fd.n + 1) * info.n_vocab * sizeof *fd.logits);
+    if (!fd.logits) return fail("memory", NULL);
+    if (prediff_forward(c, &fd, &e)) return fail("forward", &e);
+    fwrite(fd.logits, sizeof *fd.logits, fd.n * info.n_vocab, stdout);
+    free((void *)fd.selfcond); free((void *)fd.noise); free(fd.logits);
+    prediff_context_destroy(c);
+    prediff_model_close(m);
+    return 0;
+}
+
 static int write_file(void *user, const void *bytes, size_t n) { return fwrite(bytes, 1, n, (FILE *)user) != n; }
 
 static int store(const char *in, const char *out, const char *type) {
@@ -133,6 +178,7 @@ int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
     if (!strcmp(what, "encode") && argc > 2) return encode(argv[2], argc > 3 ? PREDIFF_ENCODE_SPECIAL : 0);
     if (!strcmp(what, "logits") && argc > 3) return logits(argv[2], (size_t)strtoul(argv[3], NULL, 10), argc > 4 ? argv[4] : "hybrid");
+    if (!strcmp(what, "forward") && argc == 8) return forward(argv + 2);
     if (!strcmp(what, "store") && argc > 4) return store(argv[2], argv[3], argv[4]);
     if (!strcmp(what, "floats") && argc > 3) return floats(argv[2], argv[3]);
     fprintf(stderr, "usage: see the head of probe.c\n");

@@ -1,0 +1,42 @@
+#!/bin/sh
+# prediff-convert's memory: a large sharded checkpoint is made, converted to Q8_0 and to BF16, and deleted. The peak must stay
+# below 1.3 times the largest tensor plus 8 times the tokenizer file plus the bare process (that of --version), and all of it must
+# work in 2 GB of address space. STREAM_MB sets the size (3000); STREAM_DIR where it is made; with 200 it takes seconds.
+. tests/lib.sh
+DATA=${PREDIFF_DATA:-../shared/data}
+CONVERT=${CONVERT:-build/prediff-convert}
+MB=${STREAM_MB:-3000}
+W=${STREAM_DIR:-$OUT}/convert-stream
+BIG=$OUT/make_big
+[ -x $CONVERT ] || make -s $CONVERT
+rm -rf $W
+mkdir -p $W
+check "the generator compiles" $CC -std=c99 -O2 tests/make_big.c -o $BIG || { rm -rf $W; totals; exit 1; }
+free=$(df -Pk $W | awk 'END { print int($4 / 1000) }')
+if [ "$free" -lt $((2 * MB + MB / 4 + 500)) ]; then skip "prediff-convert on $MB MB: $free MB of disk are free"; rm -rf $W; totals; exit 0; fi
+bare=$($BIG measure $CONVERT --version 2>&1 | tail -n 1 | cut -d ' ' -f 1)
+
+# stream KIND SOURCE TYPE LARGEST OPTIONS...: peak within bounds; speed is told
+stream() {
+    kind=$1 source=$2 type=$3 largest=$4
+    bound=$((largest / 1000 * 13 / 10 + 8 * $(wc -c < $W/in/tokenizer.json) / 1000 + bare))
+    said=$( (ulimit -v 2000000; $BIG measure $CONVERT -q $W/in $W/out.gguf --type $type) 2> $W/stderr)
+    same "$kind $source to $type: exit status ($(cat $W/stderr))" 0 $?
+    set -- $said
+    echo "$kind, $MB MB of $source to $type: $2 s, peak $(($1 / 1024)) MiB of $((bound / 1024)) MiB (the bare process has $((bare / 1024)))"
+    check "$kind $source to $type: peak $1 KiB, at most $bound" test $1 -le $bound
+    check "$kind $source to $type: the result" $CONVERT --check $W/out.gguf
+    rm -f $W/out.gguf
+}
+
+for kind in llama gpt2; do
+    case $kind in llama) source=BF16 ;; *) source=F16 ;; esac
+    largest=$($BIG folder $kind $source $MB $W/in)
+    same "the $kind folder is made" 0 $?
+    if [ $kind = llama ] && [ $MB -ge 1000 ] && [ -f $DATA/tok_llama3/tokenizer.json ]; then cp $DATA/tok_llama3/tokenizer.json $W/in; fi
+    stream $kind $source q8_0 $largest
+    stream $kind $source bf16 $largest
+    rm -rf $W/in
+done
+rm -rf $W
+totals
