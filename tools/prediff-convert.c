@@ -3020,7 +3020,7 @@ static int cv_read_row(cv_source *s, size_t i, size_t r, float *out, cv_error *e
     size_t n = (size_t)p->t.dims[0], rows = (size_t)p->t.dims[1], k;
     if (!p->file) { memcpy(out, p->values + r * n, n * sizeof *out); return 0; }
     if (p->transposed) return cv_read_column(s, i, r, out, e);
-    CV_TRY(cv_read_at(p->file, p->at + (uint64_t)cv_turn(p, rows, r) * p->row_bytes, s->row_buffer, p->row_bytes, e));
+    CV_TRY(cv_read_at(p->file, p->at + (uint64_t)(rows > 1 ? cv_turn(p, rows, r) : r) * p->row_bytes, s->row_buffer, p->row_bytes, e));
     if (!p->heads || rows > 1) { cv_elements(p->t.type, s->row_buffer, out, n); return 0; }
     cv_elements(p->t.type, s->row_buffer, s->turned, n);        /* a bias: its elements are turned */
     for (k = 0; k < n; k++) out[k] = s->turned[cv_turn(p, n, k)];
@@ -3496,6 +3496,14 @@ static uint32_t cv_stored_type(const cv_part *p, const cv_options *o) {
     return p->t.dims[0] % pdi_type_of(o->type)->block ? (uint32_t)PREDIFF_F16 : o->type;
 }
 
+/* Rows that are no whole blocks of the type asked for. */
+static void cv_note_odd(const cv_source *s, const cv_output *w) {
+    size_t i, n = 0;
+    for (i = 0; w->o->has_type && i < s->n; i++)
+        n += w->types[i] == PREDIFF_F16 && w->o->type != PREDIFF_F16 && s->parts[i].t.type != PREDIFF_F16;
+    if (n) cv_note(s->quiet, "%u tensors have rows that are no whole %s blocks: they become F16", (uint64_t)n, prediff_type_name(w->o->type));
+}
+
 /* -- progress -- */
 
 static void cv_progress(cv_output *w) {
@@ -3672,6 +3680,7 @@ static int cv_write_gguf(cv_pool *pool, cv_source *s, const cv_options *o, cv_er
     CV_TRY(cv_key_u32(pool, &s->keys, "general.file_type", type->number, e));
     if (pdi_type_of(type->type)->block > 1) CV_TRY(cv_key_u32(pool, &s->keys, "general.quantization_version", 2, e));
     w.total = cv_output_bytes(s, &w);
+    cv_note_odd(s, &w);
     if (o->dry_run) { cv_print_plan(s, &w, stdout); return 0; }
     if (!o->force && cv_exists(o->out)) return CV_FAIL(e, FILE_WRITE, "%s exists; --force replaces it", o->out);
     CV_TRY(cv_output_open(&w, pool, o->out, e));
@@ -3697,13 +3706,13 @@ static int cv_invert_llama3(cv_config *c, const float *divisor, cv_error *e) {
         if (first == n) first = i;
         last = i;
     }
-    if (first == last) return CV_FAIL(e, UNSUPPORTED, "rope_freqs.weight is not the scaling of Llama 3, or too small to tell");
+    if (first == n) return CV_FAIL(e, UNSUPPORTED, "rope_freqs.weight is not the scaling of Llama 3, or too small to tell");
     wave_a = 6.283185307179586 * pow(c->rope_base, 2.0 * (double)first / (double)c->head_dim);
     wave_b = 6.283185307179586 * pow(c->rope_base, 2.0 * (double)last / (double)c->head_dim);
     a = (1.0 / (double)divisor[first] - 1.0 / c->rope_factor) / (1.0 - 1.0 / c->rope_factor);
     b = (1.0 / (double)divisor[last] - 1.0 / c->rope_factor) / (1.0 - 1.0 / c->rope_factor);
-    slope = (a - b) / (1.0 / wave_a - 1.0 / wave_b);            /* original / (high - low) */
-    offset = slope / wave_a - a;                                /* low / (high - low) */
+    slope = first == last ? wave_a * (a + 1.0 / 3.0) : (a - b) / (1.0 / wave_a - 1.0 / wave_b);      /* original / (high - low) */
+    offset = first == last ? 1.0 / 3.0 : slope / wave_a - a;    /* low / (high - low); one pair fits any: that of high = 4 */
     c->rope_low = 1;
     c->rope_high = 1 + 1 / offset;
     c->rope_original = floor(slope / offset + 0.5);

@@ -18,6 +18,7 @@ torch.set_num_threads(2)
 transformers.utils.logging.disable_progress_bar()
 Q = gguf.GGMLQuantizationType
 TYPES = {"f32": Q.F32, "f16": Q.F16, "bf16": Q.BF16, "q8_0": Q.Q8_0, "q4_0": Q.Q4_0}
+FILE_TYPES = {Q.F32: 0, Q.F16: 1, Q.Q4_0: 2, Q.Q8_0: 7, Q.BF16: 32}
 BLOCK = {"q8_0": 34, "q4_0": 18}
 total, differing = {k: 0 for k in BLOCK}, {k: 0 for k in BLOCK}
 
@@ -69,7 +70,8 @@ def every_type(name, hf):
     for kind, number in TYPES.items():
         path = convert(hf, work("out.gguf"), "--type", kind)
         r = gguf.GGUFReader(path)
-        check(r.fields["general.file_type"].contents() == {"f32": 0, "f16": 1, "bf16": 32, "q8_0": 7, "q4_0": 2}[kind], "%s as %s: general.file_type" % (name, kind))
+        main = number if number in [t.tensor_type for t in r.tensors if len(t.shape) > 1] else Q.F16
+        check(r.fields["general.file_type"].contents() == FILE_TYPES[main], "%s as %s: general.file_type" % (name, kind))
         check([t.name for t in r.tensors] == list(source), "%s as %s: the tensors" % (name, kind))
         for t in r.tensors:
             a = source[t.name]
@@ -116,12 +118,13 @@ def stories():
     r = gguf.GGUFReader(theirs)
     for t in r.tensors:
         check(t.name in got and np.array_equal(np.asarray(got[t.name].data), np.asarray(t.data)), "stories260K: values of " + t.name)
-    ours = gguf.GGUFReader(work("f32.gguf")).fields
-    for key, field in r.fields.items():
-        if key.startswith("GGUF.") or key in ("general.name", "tokenizer.ggml.pre"):
-            continue
-        check(key in ours and ours[key].contents() == field.contents() and ours[key].types == field.types, "stories260K: key %s is %s, not %s"
-              % (key, str(ours[key].contents())[:60] if key in ours else None, str(field.contents())[:60]))
+    binary = convert(data("stories260k/stories260K.bin"), work("bin.gguf"), "--tokenizer", data("stories260k/tok512.bin"))
+    for form, path, passed_over in (("hf", work("f32.gguf"), ["tokenizer.ggml.scores"]), ("bin", binary, [])):      # tokenizer.json has ranks, no scores
+        ours = gguf.GGUFReader(path).fields
+        for key, field in r.fields.items():
+            if not key.startswith("GGUF.") and key not in ["general.name", "tokenizer.ggml.pre", *passed_over]:
+                check(key in ours and ours[key].contents() == field.contents() and ours[key].types == field.types, "stories260K, %s: key %s is %s, not %s"
+                      % (form, key, str(ours[key].contents())[:60] if key in ours else None, str(field.contents())[:60]))
     return None
 
 
@@ -143,10 +146,12 @@ def smollm2():
     for key in ("tokenizer.ggml.model", "tokenizer.ggml.pre", "tokenizer.ggml.tokens", "tokenizer.ggml.token_type", "tokenizer.ggml.merges", "tokenizer.ggml.bos_token_id",
                 "tokenizer.ggml.eos_token_id", "llama.rope.freq_base", "llama.context_length", "llama.attention.layer_norm_rms_epsilon"):
         check(key in others and fields[key].contents() == others[key].contents(), "SmolLM2: key %s after the way back" % key)
-    for p in prompts:
+    for i, p in enumerate(prompts):
         name = "SmolLM2, %r" % p["prompt"][:30]
-        check(greedy(whole, p["prompt"]) == p["greedy_ids"], name + ": greedy ids of the F32 file")
-        check(greedy(back, p["prompt"]) == p["greedy_ids"], name + ": greedy ids after the way to a folder and back")
+        if i == 0:
+            check(greedy(whole, p["prompt"]) == p["greedy_ids"], name + ": greedy ids of the F32 file")
+        if i < 2:
+            check(greedy(back, p["prompt"]) == p["greedy_ids"], name + ": greedy ids after the way to a folder and back")
         check(encode(back, [p["prompt"]], special=True)[0] == p["prompt_ids"], name + ": ids of the prompt after the way back")
     in_transformers(hf, prompts)
     for kind in BLOCK:
@@ -166,6 +171,8 @@ def in_transformers(hf, prompts):
         name = "SmolLM2 in transformers, %r" % p["prompt"][:30]
         ids = tokenizer(p["prompt"], add_special_tokens=False)["input_ids"]
         check(ids == p["prompt_ids"], name + ": ids of the prompt: %s" % ids[:12])
+        if p is not prompts[0]:
+            continue
         with torch.no_grad():
             out = model.generate(torch.tensor([p["prompt_ids"]]), attention_mask=torch.ones(1, len(p["prompt_ids"]), dtype=torch.long), max_new_tokens=64, min_new_tokens=64,
                                  do_sample=False, eos_token_id=[], pad_token_id=0)
