@@ -47,10 +47,10 @@
  *     >>OPS       vector operations per processor          >>DENOISE    samplers: text out of masks
  *     >>KERNELS   the arithmetic, written once             >>SCORE      likelihoods and bounds
  *     >>DISPATCH  choosing kernels at run time             >>SAVE       writing GGUF
- *     >>THREAD    one parallel loop                        >>IO         files
- *     >>END       clean-up, licence, changes
+ *     >>THREAD    one parallel loop                        >>TRAIN      gradients and AdamW
+ *     >>IO        files                                    >>END        clean-up, licence, changes
  *   I embed it:                     CONFIG and CONTRACT below, then API.
- *   I want to understand diffusion: DENOISE, FORWARD, SCORE.
+ *   I want to understand diffusion: DENOISE, FORWARD, TRAIN, SCORE.
  *   I want to understand the speed: KERNELS, QUANT, OPS.
  *
  * CONFIG (define before the implementation; nothing else is consulted)
@@ -59,7 +59,7 @@
  *     PREDIFF_API             linkage of public functions         PREDIFF_NO_MALLOC     no malloc: allocator required
  *     PREDIFF_FILENAME        this file's name in quotes          PREDIFF_NO_SIMD       scalar kernels only
  *     PREDIFF_ASSERT(x)       internal checks, default none       PREDIFF_NO_OPENMP     ignore OpenMP
- *     PREDIFF_NO_TOKENIZER    ids only, no text
+ *     PREDIFF_NO_TOKENIZER    ids only, no text                  PREDIFF_NO_TRAIN      no training
  *   None of them changes a public struct or signature. The kernels include this file again once per instruction set,
  *   under the name PREDIFF_FILENAME ("prediff.h" unless you renamed it).
  *
@@ -586,6 +586,106 @@ typedef struct prediff_score_result {
 PREDIFF_API prediff_status prediff_score(prediff_context *c, const int32_t *target, size_t n, const prediff_score_desc *d,
                                          prediff_score_result *r, prediff_error *err);
 
+/* -- training (left out by PREDIFF_NO_TRAIN) -- */
+
+typedef enum prediff_objective {       /* t: share of masked targets, CE: cross-entropy of a masked row; all are sums over a mean's
+                                          divisor: see prediff_trainer_update */
+    PREDIFF_OBJECTIVE_PREDIFF = 0,     /* CE / masked rows (PreDiff-LM) */
+    PREDIFF_OBJECTIVE_CAUSAL,          /* next token at every row; no masks, no additions */
+    PREDIFF_OBJECTIVE_MDLM,            /* CE / t / target rows (Sahoo et al. 2024) */
+    PREDIFF_OBJECTIVE_EXACT_L,         /* exactly l of T masked, l uniform: (T / l) CE / target rows (Nie et al. 2025) */
+    PREDIFF_OBJECTIVE_DIFFUGPT,        /* CE / t / masked rows (Gong et al. 2025); meant for shift = 1 */
+    PREDIFF_OBJECTIVE_CART,            /* weights grow with the nearness of visible tokens / target rows (Ye et al. 2025) */
+    PREDIFF_OBJECTIVE_SEDD             /* score entropy (Lou et al. 2024): with scores p r, r = 1 / (e^sigma - 1), its gradient is MDLM's */
+} prediff_objective;
+
+typedef enum prediff_rates {           /* law of t, u uniform */
+    PREDIFF_RATES_UNIFORM = 0,         /* t = u */
+    PREDIFF_RATES_COSINE,              /* t = cos(u pi/2) within 0.01 .. 0.99: mostly high */
+    PREDIFF_RATES_LOGIT_NORMAL,        /* t = sigmoid(1.5 z), z normal: mostly in the middle */
+    PREDIFF_RATES_SQUARE               /* t = 1 - sqrt(u): mostly low */
+} prediff_rates;
+
+typedef struct prediff_sequence {      /* one text of a batch */
+    const int32_t *ids; size_t n;      /* its tokens, 1 .. n_ctx */
+    size_t n_prompt;                   /* the first are the prompt, the rest the target */
+    /* NULL: drawn. Given ones are for tests and for teachers: */
+    const int32_t *input;              /* [n] as ids, with PREDIFF_MASK where masked */
+    const float *weight;               /* [n] of each masked row's CE; NULL: by the objective */
+    const float *rate;                 /* mask rate fed to the model; NULL: masked / target */
+    const float *soft;                 /* [n][V] previous soft prediction (rows of the target count) */
+    const float *noise;                /* [n][N] of masked rows, before noise_scale */
+} prediff_sequence;
+
+typedef struct prediff_train_desc {
+    uint32_t canary_begin;
+    const prediff_model *init;         /* weights to start from, of any type (they become float); open until destroy */
+    int add_mask, add_rate, add_selfcond;      /* 1: add what the model lacks; their last layers are zero, so nothing changes at first */
+    size_t add_noise;                  /* N > 0: add infinite-mask noise of this size */
+    int resume;                        /* 1: init is a checkpoint: go on with its optimiser state */
+    prediff_attention attention;       /* 0: the model's, hybrid if that is causal */
+    prediff_objective objective;
+    prediff_rates rates;
+    int shift;                         /* 1: row i predicts token i + 1 (also if the model says so) */
+    double causal_weight;              /* of the next-token loss at prompt rows, 0 = off */
+    double selfcond;                   /* probability of a first pass whose prediction is fed back; 0 = never */
+    int complementary;                 /* 1: each text twice, every target masked in exactly one of the two */
+    size_t n_blocks, block_min, block_max;     /* K > 0: clean causal rows and K target blocks of random place and length in one pass */
+    size_t n_ctx;                      /* longest text; 0 = the model's */
+    size_t max_rows;                   /* rows of one prediff_trainer_gradient call (blocks and copies included); 0 = n_ctx */
+    int recompute;                     /* 1: keep one activation a layer and compute the others again: slower, less memory */
+    double beta1, beta2, eps, weight_decay;    /* 0 = 0.9, 0.999, 1e-8; decay 0 = none, never on vectors */
+    double clip;                       /* largest norm of the whole gradient; 0 = off */
+    double ema;                        /* decay of the running mean of the weights, 0 = none */
+    uint64_t seed;
+    /* several processes: called once a step with the sums of gradients and the two counts behind them; add up the others' */
+    int (*reduce)(void *user, float *sums, size_t n);      /* 0 = done */
+    void *user;
+    int n_threads; prediff_isa isa;
+    void (*parallel_for)(void *user, size_t n, void (*job)(void *arg, size_t i), void *arg);
+    void *parallel_user;
+    uint32_t canary_end;
+} prediff_train_desc;
+
+typedef struct prediff_train_stats {   /* sums since the last update */
+    double masked_nats;                /* weighted CE of masked rows */
+    double causal_nats;                /* CE of causal rows */
+    double masked_rows;                /* the divisor of masked_nats: masked or target rows, by the objective */
+    double causal_rows;
+    double loss;                       /* (masked_nats + causal_weight causal_nats) / (masked_rows + causal_weight causal_rows) */
+    double gradient_norm;              /* of the mean, before clipping (after an update) */
+    size_t n_rows;                     /* rows computed */
+    uint64_t n_steps;                  /* updates so far */
+    uint64_t position;                 /* what the last save or the resumed checkpoint said */
+} prediff_train_stats;
+
+typedef struct prediff_trainer prediff_trainer;
+
+/* prediff_trainer_size: bytes a trainer takes. prediff_trainer_create: one block, nothing allocated later.
+   Errors: ARG, NOMEM, UNSUPPORTED. One thread at a time; results do not depend on n_threads. */
+PREDIFF_API prediff_status prediff_trainer_size(const prediff_train_desc *d, size_t *size, prediff_error *err);
+PREDIFF_API prediff_status prediff_trainer_create(prediff_trainer **out, const prediff_train_desc *d, prediff_error *err);
+PREDIFF_API void prediff_trainer_destroy(prediff_trainer *t);
+/* prediff_trainer_gradient: adds the gradient of these texts to the sums (call it several times for a larger batch). Masks, rates,
+   noise and the coin of self-conditioning come from the seed and the number of texts seen. Errors: ARG, LIMIT (max_rows). */
+PREDIFF_API prediff_status prediff_trainer_gradient(prediff_trainer *t, const prediff_sequence *s, size_t n, prediff_train_stats *stats, prediff_error *err);
+/* prediff_trainer_update: reduce, divide by masked_rows + causal_weight causal_rows, clip, AdamW with this learning rate. A loss
+   or gradient that is not finite is refused: NUMERIC, the weights stay, the sums are cleared. */
+PREDIFF_API prediff_status prediff_trainer_update(prediff_trainer *t, double rate, prediff_train_stats *stats, prediff_error *err);
+/* prediff_trainer_evaluate: the loss of an objective, forward only; the same draws for the same seed. */
+PREDIFF_API prediff_status prediff_trainer_evaluate(prediff_trainer *t, const prediff_sequence *s, size_t n, prediff_objective objective, uint64_t seed,
+                                                    prediff_train_stats *stats, prediff_error *err);
+/* prediff_trainer_anneal: with bidirectional attention, the share of later positions a row sees (0: causal, 1: all, the default). */
+PREDIFF_API void prediff_trainer_anneal(prediff_trainer *t, double share);
+/* prediff_trainer_model: the model as it stands, for contexts (generate, score) between updates. Lives as long as the trainer. */
+PREDIFF_API const prediff_model *prediff_trainer_model(const prediff_trainer *t);
+/* prediff_trainer_tensors: names, shapes and floats of the weights (what 0), the gradient sums (1) or the running mean (2). */
+PREDIFF_API void prediff_trainer_tensors(const prediff_trainer *t, int what, prediff_container *out);
+/* prediff_trainer_save: writes a GGUF file as prediff_save does. what: as above, 0 or 2; type of the matrices (vectors stay F32);
+   state 1: a checkpoint: F32 with optimiser state, running mean, counters and `position`, the caller's place in its data. */
+PREDIFF_API prediff_status prediff_trainer_save(prediff_trainer *t, int what, prediff_type type, int state, uint64_t position,
+                                                int (*write)(void *user, const void *bytes, size_t n), void *user, prediff_error *err);
+
 /* prediff_unmask_count: how many of masks_left to reveal at step s (1..n) of a schedule that began with masks_begin; at least
    1 while masks are left, all of them at s = n. For own samplers. */
 PREDIFF_API size_t prediff_unmask_count(prediff_schedule schedule, size_t masks_begin, size_t masks_left, size_t s, size_t n);
@@ -944,7 +1044,7 @@ PDI_DEF void prediff_random(uint64_t seed, const uint32_t counter[4], uint32_t o
 
 /* Streams keep uses apart: the same seed and position never feed two decisions. */
 enum { PDI_STREAM_TOKEN = 1, PDI_STREAM_ORDER, PDI_STREAM_REVEAL, PDI_STREAM_TIME, PDI_STREAM_NOISE, PDI_STREAM_REDRAW,
-       PDI_STREAM_SCORE };
+       PDI_STREAM_SCORE, PDI_STREAM_MASK, PDI_STREAM_COIN, PDI_STREAM_ANNEAL, PDI_STREAM_INIT };
 
 PDI_DEF double prediff_uniform(uint64_t seed, uint32_t stream, uint32_t sample, uint32_t position, uint32_t index) {
     uint32_t counter[4], r[4];
@@ -966,12 +1066,15 @@ PDI_DEF double prediff_uniform(uint64_t seed, uint32_t stream, uint32_t sample, 
    The products d q are exact in float, so every way of computing x gives the same bits; a file in a block type runs
    bit for bit as the F32 file made from it. The loops are in KERNELS (dequantize); turning floats into blocks in SAVE. */
 
+#define PDI_NATIVE 255u                /* floats of this machine, in any byte order: weights in training; in no file */
+
 typedef struct pdi_type_info { uint32_t type, block, bytes; const char *name; } pdi_type_info;
 
 PDI_FN const pdi_type_info *pdi_type_of(uint32_t type) {        /* NULL: not a type we read */
     static const pdi_type_info types[] = {
         { PREDIFF_F32, 1, 4, "F32" }, { PREDIFF_F16, 1, 2, "F16" }, { PREDIFF_BF16, 1, 2, "BF16" }, { PREDIFF_Q8_0, 32, 34, "Q8_0" },
-        { PREDIFF_Q4_0, 32, 18, "Q4_0" }, { PREDIFF_Q4_1, 32, 20, "Q4_1" }, { PREDIFF_Q4_K, 256, 144, "Q4_K" }, { PREDIFF_Q6_K, 256, 210, "Q6_K" } };
+        { PREDIFF_Q4_0, 32, 18, "Q4_0" }, { PREDIFF_Q4_1, 32, 20, "Q4_1" }, { PREDIFF_Q4_K, 256, 144, "Q4_K" }, { PREDIFF_Q6_K, 256, 210, "Q6_K" },
+        { PDI_NATIVE, 1, 4, "float" } };
     size_t i;
     for (i = 0; i < sizeof types / sizeof *types; i++)
         if (types[i].type == type) return &types[i];
@@ -1317,6 +1420,7 @@ typedef struct pdi_kernels {
     void (*silu_back)(float *dx, const float *x, const float *dy, size_t n);
     void (*silu_mul_back)(float *dgate, float *dup, const float *gate, const float *up, const float *dy, size_t n);
     void (*gelu_tanh_back)(float *dx, const float *x, const float *dy, size_t n);
+    void (*softmax_back)(float *dz, const float *p, float dot, float scale, size_t n);
     void (*turn)(float *to, size_t ldt, const float *from, size_t ldf, size_t rows, size_t cols);
     void (*adamw)(float *w, const float *g, float *m, float *v, size_t n, const pdi_adamw *a);
 #endif
@@ -1458,6 +1562,7 @@ PDI_BODY void PDI_K(dequantize_q6k)(const uint8_t *p, float *dst) {
 PDI_KERNEL void PDI_K(dequantize)(uint32_t type, const uint8_t *p, float *dst, size_t n) {
     size_t i, whole = n - n % PDI_LANES;
     switch (type) {
+    case PDI_NATIVE: memcpy(dst, p, n * 4); break;
     case PREDIFF_F32:
         if (PDI_LITTLE) memcpy(dst, p, n * 4);
         else for (i = 0; i < n; i++) dst[i] = pdi_f32(p + 4 * i);
@@ -1569,7 +1674,7 @@ PDI_BODY void PDI_K(add_bias)(const pdi_product *p, size_t n0, size_t n) {
 PDI_KERNEL void PDI_K(product)(const pdi_product *p, size_t begin, size_t end, float *work) {
     float *panel = work, *rows = work + PDI_PANEL * PDI_CHUNK;
     const pdi_type_info *t = pdi_type_of(p->type);
-    int in_place = PDI_LITTLE && p->type == PREDIFF_F32;
+    int in_place = p->type == PDI_NATIVE || (PDI_LITTLE && p->type == PREDIFF_F32);
     size_t i, j, k0;
     for (i = begin; i < end; i++) {
         size_t n0 = i * PDI_WIDTH, n = pdi_min(p->n - n0, PDI_WIDTH);
@@ -1847,6 +1952,14 @@ PDI_KERNEL void PDI_K(gelu_tanh_back)(float *dx, const float *x, const float *dy
     }
 }
 
+/* p = softmax(z): dz = p (dp - dot) scale, dot = sum of dp p; dz holds dp before. */
+PDI_KERNEL void PDI_K(softmax_back)(float *dz, const float *p, float dot, float scale, size_t n) {
+    PDI_VEC d = PDI_K(set1)(dot), s = PDI_K(set1)(scale);
+    size_t i;
+    for (i = 0; i < n; i += PDI_LANES)
+        PDI_K(put)(dz + i, PDI_K(mul)(PDI_K(mul)(PDI_K(get)(p + i, n - i, 0), s), PDI_K(sub)(PDI_K(get)(dz + i, n - i, 0), d)), n - i);
+}
+
 /* to[c][r] = from[r][c] */
 PDI_KERNEL void PDI_K(turn)(float *to, size_t ldt, const float *from, size_t ldf, size_t rows, size_t cols) {
     size_t r, c, l;
@@ -1943,7 +2056,7 @@ PDI_FN const pdi_kernels *PDI_K(kernels)(void) {
     static const pdi_kernels k = { PDI_ISA, PDI_WIDTH, PDI_K(dequantize), PDI_K(product), PDI_K(mix), PDI_K(attention), PDI_K(rms_norm),
         PDI_K(layer_norm), PDI_K(rotate), PDI_K(rotate_halves), PDI_K(silu), PDI_K(silu_mul), PDI_K(gelu_tanh), PDI_K(add_row), PDI_K(scale_row), PDI_K(row_max), PDI_K(row_exp)
 #ifndef PREDIFF_NO_TRAIN
-        , PDI_K(row_dot), PDI_K(norm_back), PDI_K(silu_back), PDI_K(silu_mul_back), PDI_K(gelu_tanh_back), PDI_K(turn), PDI_K(adamw)
+        , PDI_K(row_dot), PDI_K(norm_back), PDI_K(silu_back), PDI_K(silu_mul_back), PDI_K(gelu_tanh_back), PDI_K(softmax_back), PDI_K(turn), PDI_K(adamw)
 #endif
     };
     return &k;
@@ -2284,7 +2397,7 @@ PDI_FN prediff_status pdi_read_tensor(pdi_cursor *c, prediff_tensor *t, uint64_t
     t->type = pdi_next_u32(c);
     *offset = pdi_next_u64(c);
     if (!c->ok) return PDI_FAIL_AT(err, FORMAT, GGUF_TRUNCATED, at, "the file ends in the description of tensor '%S'", &t->name);
-    type = pdi_type_of(t->type);
+    type = t->type == PDI_NATIVE ? NULL : pdi_type_of(t->type);
     if (!type) return PDI_FAIL_AT(err, UNSUPPORTED, TENSOR_TYPE, at, "tensor '%S' has type %s (%u), which is not read", &t->name, prediff_type_name(t->type), (uint64_t)t->type);
     if (t->dims[0] % type->block) return PDI_FAIL_AT(err, FORMAT, TENSOR_BLOCK, at, "tensor '%S': rows of %u are not whole %s blocks of %u", &t->name, t->dims[0], type->name, (uint64_t)type->block);
     row_bytes = (size_t)t->dims[0] / type->block;
@@ -3631,7 +3744,7 @@ PDI_FN void pdi_unload_file(const prediff_allocator *a, void *data, size_t held,
 
 /* -- binding: each function is called in both passes of the arena (see pdi_take) -- */
 
-typedef struct pdi_binder { prediff_model *m; pdi_arena *arena; const char *prefix; prediff_error *err; } pdi_binder;
+typedef struct pdi_binder { prediff_model *m; pdi_arena *arena; int in_place; const char *prefix; prediff_error *err; } pdi_binder;     /* in_place: tensors are floats; vectors are not copied */
 
 PDI_FN const prediff_tensor *pdi_bind_find(pdi_binder *b, const char *name, char full[80]) {
     size_t n = strlen(b->prefix);
@@ -3654,6 +3767,7 @@ PDI_FN prediff_status pdi_bind_vector(pdi_binder *b, const char *name, size_t n,
     float *v;
     if (!t) return optional ? PREDIFF_OK : PDI_FAIL(b->err, FORMAT, TENSOR_MISSING, "tensor %s is missing", full);
     if (t->dims[0] != n || t->dims[1] * t->dims[2] * t->dims[3] != 1) return pdi_shape_error(b, t, 1, n);
+    if (b->in_place) { *out = (const float *)(const void *)t->data; return PREDIFF_OK; }
     v = (float *)pdi_take(b->arena, n, sizeof *v);
     if (v) pdi_kernels_scalar()->dequantize(t->type, t->data, v, n);
     *out = v;
@@ -3732,12 +3846,12 @@ PDI_FN prediff_status pdi_refuse_strangers(pdi_binder *b) {
     return PREDIFF_OK;
 }
 
-PDI_FN prediff_status pdi_bind_model(prediff_model *m, pdi_arena *arena, prediff_error *err) {
+PDI_FN prediff_status pdi_bind_model(prediff_model *m, pdi_arena *arena, int in_place, prediff_error *err) {
     const pdi_hparams *h = &m->hp;
     pdi_binder b;
     size_t i;
     char prefix[32];
-    b.m = m; b.arena = arena; b.prefix = ""; b.err = err;
+    b.m = m; b.arena = arena; b.in_place = in_place; b.prefix = ""; b.err = err;
     m->n_bound = 0;
     m->layers = (pdi_layer *)pdi_take(arena, h->n_layer, sizeof *m->layers);
     if (!arena->ok) return PDI_FAIL(err, LIMIT, LIMIT_EXCEEDED, "%u layers do not fit in memory", (uint64_t)h->n_layer);
@@ -3805,7 +3919,7 @@ PDI_FN prediff_status pdi_model_fill(prediff_model *m, pdi_arena *a, const predi
     m->name[n] = 0;
     if (what != PDI_OPEN_CONTAINER) PDI_TRY(pdi_tokenizer_build(&m->tok, &m->gguf, err));
     if (what != PDI_OPEN_MODEL) return PREDIFF_OK;
-    PDI_TRY(pdi_bind_model(m, a, err));
+    PDI_TRY(pdi_bind_model(m, a, 0, err));
     PDI_TRY(pdi_check_vocabulary(m, err));
     PDI_TRY(pdi_choose_mask(m, d, err));
     m->runnable = 1;
@@ -3836,7 +3950,7 @@ PDI_FN prediff_status pdi_model_build(prediff_model **out, prediff_model *draft,
         pdi_gguf_layout(&draft->gguf, &whole);
         draft->gguf = kept;
         if (what != PDI_OPEN_CONTAINER) pdi_tokenizer_layout(&draft->tok, &whole);
-        if (what == PDI_OPEN_MODEL) s = pdi_bind_model(draft, &whole, err);
+        if (what == PDI_OPEN_MODEL) s = pdi_bind_model(draft, &whole, 0, err);
     }
     pdi_free(al, temporary, size);
     if (s) return s;
@@ -4275,14 +4389,19 @@ PDI_FN void pdi_product_share(void *arg, size_t i, size_t n) {
     (j->mix ? k->mix : k->product)(&j->p, begin, end, j->c->work + i * j->c->work_size);
 }
 
+PDI_FN void pdi_run_product(const prediff_context *c, const pdi_product *p, int mix) {
+    pdi_product_job j;
+    j.c = c; j.p = *p; j.mix = mix;
+    pdi_parallel(&c->threads, pdi_product_share, &j, (double)p->m * (double)p->n * (double)p->k);
+}
+
 /* y [m][w.n] = x [m][w.k] W^T + b; with mix: y [m][w.k] = x [m][w.n] W. */
 PDI_FN void pdi_multiply(const prediff_context *c, float *y, size_t ldy, const float *x, size_t ldx, size_t m, const pdi_weight *w, int mix) {
-    pdi_product_job j;
-    j.c = c; j.mix = mix;
-    j.p.x = x; j.p.ldx = ldx; j.p.y = y; j.p.ldy = ldy; j.p.m = m;
-    j.p.n = mix ? w->k : w->n; j.p.k = mix ? w->n : w->k;
-    j.p.w = w->data; j.p.type = w->type; j.p.row_bytes = w->row_bytes; j.p.bias = mix ? NULL : w->bias; j.p.add = 0;
-    pdi_parallel(&c->threads, pdi_product_share, &j, (double)m * (double)w->n * (double)w->k);
+    pdi_product p;
+    p.x = x; p.ldx = ldx; p.y = y; p.ldy = ldy; p.m = m;
+    p.n = mix ? w->k : w->n; p.k = mix ? w->n : w->k;
+    p.w = w->data; p.type = w->type; p.row_bytes = w->row_bytes; p.bias = mix ? NULL : w->bias; p.add = 0;
+    pdi_run_product(c, &p, mix);
 }
 
 /* -- row by row work over the threads -- */
@@ -4678,16 +4797,23 @@ PDI_FN void pdi_add_noise(prediff_context *c, const pdi_evaluation *e, const pdi
     }
 }
 
-/* tau(rate) = W2 SiLU(W0 sinusoid(rate) + b0) + b2; sines then cosines of rate * scale * 10000^(-k / (D/2 - 1)). */
-PDI_FN void pdi_add_rate(prediff_context *c, float rate, float *x, size_t n) {
-    const prediff_model *m = c->m;
-    size_t d = m->hp.n_embd, half = d / 2, k;
-    float t = rate < m->hp.rate_min ? m->hp.rate_min : rate > m->hp.rate_max ? m->hp.rate_max : rate, *wave = c->h, *hidden = c->ff, *tau = c->h + d;
+/* sinusoid(rate) [D]: sines, then cosines, of rate * scale * 10000^(-k / (D/2 - 1)). */
+PDI_FN void pdi_rate_wave(const pdi_hparams *h, float rate, float *wave) {
+    size_t half = h->n_embd / 2, k;
+    float t = rate < h->rate_min ? h->rate_min : rate > h->rate_max ? h->rate_max : rate;
     for (k = 0; k < half; k++) {
-        double a = (double)t * (double)m->hp.rate_scale * exp(-9.210340371976184 * (double)k / (double)(half - 1));
+        double a = (double)t * (double)h->rate_scale * exp(-9.210340371976184 * (double)k / (double)(half - 1));
         wave[k] = (float)sin(a);
         wave[half + k] = (float)cos(a);
     }
+}
+
+/* tau(rate) = W2 SiLU(W0 sinusoid(rate) + b0) + b2 */
+PDI_FN void pdi_add_rate(prediff_context *c, float rate, float *x, size_t n) {
+    const prediff_model *m = c->m;
+    size_t d = m->hp.n_embd, k;
+    float *wave = c->h, *hidden = c->ff, *tau = c->h + d;
+    pdi_rate_wave(&m->hp, rate, wave);
     pdi_multiply(c, hidden, 4 * d, wave, d, 1, &m->rate[0], 0);
     c->k->silu(hidden, 4 * d);
     pdi_multiply(c, tau, d, hidden, 4 * d, 1, &m->rate[1], 0);
@@ -5992,6 +6118,1297 @@ PDI_DEF prediff_status prediff_save(const prediff_save_desc *d, prediff_error *e
     return s;
 }
 
+#ifndef PREDIFF_NO_TRAIN
+/* ---- >>TRAIN: gradients and AdamW --------------------------------------------------------------------------------------
+
+   One pass over a batch of rows, forward as in FORWARD but with all rows at once and no cache; then the same steps in
+   reverse. For y = f(x) and a loss L, the backward function takes dy = dL/dy and gives dx = dL/dx and the gradients of f's
+   weights. Every product's two gradients are products again:
+
+        y = x W^T + b        dx = dy W         dW += dy^T x        db += sum over rows of dy
+
+   There is one loss, the cross-entropy of a row against a label, times a weight; an objective is a rule that masks tokens
+   and sets weights. Gradients are sums; the division comes once, in the update, so that batches, accumulation and several
+   processes are the same arithmetic. Sums over rows run in the order of the rows: the number of threads cannot show. */
+
+enum { PDI_TRAIN_ROWS = 256,           /* rows that go through a product together */
+       PDI_TRAIN_HEAD = 128,           /* rows of logits held at once */
+       PDI_SLICES = 256,               /* of the gradient, for its norm */
+       PDI_STATE_NAME = 80,            /* bytes of a name with its prefix */
+       PDI_TRAIN_KEYS = 16 };          /* keys of our own in a file */
+
+typedef struct pdi_param { size_t at, n; int decay, frozen; } pdi_param;      /* floats at .. at+n-1 of each array */
+
+typedef struct pdi_train_row {
+    int32_t input, label;              /* PREDIFF_MASK: masked; label -1: no loss */
+    float masked, causal;              /* weights of its cross-entropy as masked row and as causal row (0 or 1) */
+    uint32_t group, position;          /* group: whose rate it gets */
+    uint32_t text, token;              /* where it comes from: text of the call, index in it */
+    uint32_t seen, from, to;           /* keys it reads: rows 0 .. seen-1 and from .. to-1 of its span */
+    uint8_t target;
+} pdi_train_row;
+
+typedef struct pdi_span { size_t row, n; } pdi_span;            /* rows that attend to each other */
+
+typedef struct pdi_saved { float *qkv, *mixed, *mid, *ff; } pdi_saved;         /* of one layer, see pdi_train_layer */
+
+struct prediff_trainer {
+    prediff_train_desc d;
+    prediff_model m, g;                /* the weights, and their gradients in the same places */
+    prediff_context c;                 /* kernels, threads, work: what FORWARD's functions use */
+    pdi_param *params;
+    prediff_tensor *tensors[3];        /* [n] names and shapes of weights, gradients, running mean */
+    size_t n_params, n_floats, n_known, W;                     /* n_known: tensors of the file; W: width of q, k, v */
+    float *w, *grad, *m1, *m2, *ema;   /* [n_floats]; behind the gradient two counts: masked rows, causal rows */
+    uint64_t n_steps, n_texts, position;
+    double anneal, masked_nats, causal_nats;
+    size_t n_counted;
+    /* the batch */
+    pdi_train_row *rows; pdi_span *spans; size_t n_rows, n_spans, n_groups, n_targets, n_masked, n_losses, n_max;
+    uint32_t *targets, *masks, *losses;        /* rows that are targets, masked, in the loss */
+    float *rates;                      /* [groups] */
+    int have_soft, soft_given;
+    const prediff_sequence *texts;
+    uint64_t draw_seed;
+    /* activations, [rows][..] */
+    float *x;                          /* [L + 1][rows][D] residual stream before each layer, and at the end */
+    pdi_saved saved;                   /* of layer 0; others follow at layer * stride unless recomputed */
+    float *h, *act, *dx, *dh, *dff, *dqkv, *turned, *logits, *soft, *first, *noise, *noise_hidden, *wave, *rate_hidden, *tau, *unsines;
+    float *pairs;                      /* [threads][3][n_max][n_max] attention */
+    prediff_tensor *state; uint32_t *state_types; char *state_names;      /* what prediff_trainer_save writes */
+    prediff_key *keys; size_t n_keys, n_own_keys;
+    uint8_t key_data[16 * 32];
+    double *row_nats;                  /* [rows] */
+    double *slices;
+    prediff_allocator allocator;
+    void *block; size_t block_size;
+};
+
+/* -- products and their gradients -- */
+
+PDI_FN void pdi_train_product(prediff_trainer *t, float *y, size_t ldy, const float *x, size_t ldx, size_t rows, const pdi_weight *w) {
+    size_t r;
+    for (r = 0; r < rows; r += PDI_TRAIN_ROWS) pdi_multiply(&t->c, y + r * ldy, ldy, x + r * ldx, ldx, pdi_min(rows - r, PDI_TRAIN_ROWS), w, 0);
+}
+
+/* dx (+)= dy W */
+PDI_FN void pdi_back_input(prediff_trainer *t, float *dx, size_t ldx, const float *dy, size_t ldy, size_t rows, const pdi_weight *w, int add) {
+    size_t r;
+    for (r = 0; r < rows; r += PDI_TRAIN_ROWS) {
+        pdi_product p;
+        p.x = dy + r * ldy; p.ldx = ldy; p.y = dx + r * ldx; p.ldy = ldx;
+        p.m = pdi_min(rows - r, PDI_TRAIN_ROWS); p.n = w->k; p.k = w->n;
+        p.w = w->data; p.type = w->type; p.row_bytes = w->row_bytes; p.bias = NULL; p.add = add;
+        pdi_run_product(&t->c, &p, 1);
+    }
+}
+
+typedef struct pdi_columns_job { const pdi_kernels *k; float *to; const float *from; size_t ldt, ldf, rows, cols; int sum; } pdi_columns_job;
+
+/* Its share of the columns: turned into rows, or summed. */
+PDI_FN void pdi_columns_share(void *arg, size_t i, size_t n) {
+    const pdi_columns_job *j = (const pdi_columns_job *)arg;
+    size_t begin, end, r;
+    pdi_range(pdi_ceil_div(j->cols, 16), i, n, &begin, &end);   /* whole vectors */
+    begin = pdi_min(16 * begin, j->cols); end = pdi_min(16 * end, j->cols);
+    if (begin == end) return;
+    if (!j->sum) j->k->turn(j->to + begin * j->ldt, j->ldt, j->from + begin, j->ldf, j->rows, end - begin);
+    else for (r = 0; r < j->rows; r++) j->k->add(j->to + begin, j->from + r * j->ldf + begin, end - begin);
+}
+
+PDI_FN void pdi_columns(prediff_trainer *t, float *to, size_t ldt, const float *from, size_t ldf, size_t rows, size_t cols, int sum) {
+    pdi_columns_job j;
+    j.k = t->c.k; j.to = to; j.from = from; j.ldt = ldt; j.ldf = ldf; j.rows = rows; j.cols = cols; j.sum = sum;
+    pdi_parallel(&t->c.threads, pdi_columns_share, &j, 2.0 * (double)rows * (double)cols);
+}
+
+/* dW += dy^T x, db += columns of dy; g: the gradient of a weight, in the weight's shape. */
+PDI_FN void pdi_back_weight(prediff_trainer *t, const pdi_weight *g, const float *dy, size_t ldy, const float *x, size_t ldx, size_t rows) {
+    size_t r;
+    for (r = 0; r < rows; r += PDI_TRAIN_ROWS) {
+        pdi_product p;
+        size_t n = pdi_min(rows - r, PDI_TRAIN_ROWS);
+        pdi_columns(t, t->turned, n, dy + r * ldy, ldy, n, g->n, 0);
+        p.x = t->turned; p.ldx = n; p.y = (float *)(uintptr_t)g->data; p.ldy = g->k;
+        p.m = g->n; p.n = g->k; p.k = n;
+        p.w = (const uint8_t *)(x + r * ldx); p.type = PDI_NATIVE; p.row_bytes = ldx * sizeof(float); p.bias = NULL; p.add = 1;
+        pdi_run_product(&t->c, &p, 1);
+    }
+    if (g->bias) pdi_columns(t, (float *)(uintptr_t)g->bias, 0, dy, ldy, rows, g->n, 1);
+}
+
+typedef struct pdi_norm_back_job { float *dx; const float *x, *w, *dy; const float *b; } pdi_norm_back_job;
+
+PDI_FN void pdi_norm_back_row(const prediff_context *c, void *arg, size_t r) {
+    const pdi_norm_back_job *j = (const pdi_norm_back_job *)arg;
+    size_t d = c->m->hp.n_embd;
+    c->k->norm_back(j->dx + r * d, NULL, (float *)(uintptr_t)j->b, j->x + r * d, j->w, j->dy + r * d, d, c->m->hp.eps);
+}
+
+/* dx += the norm's gradient. The weights' own is summed row after row, by one thread. */
+PDI_FN void pdi_back_norm(prediff_trainer *t, float *dx, const float *x, const float *dy, size_t rows, const float *w, const float *b, const float *gw, const float *gb) {
+    size_t d = t->m.hp.n_embd, r;
+    pdi_norm_back_job j;
+    j.dx = dx; j.x = x; j.w = w; j.dy = dy; j.b = b;
+    pdi_each_row(&t->c, rows, 10.0 * (double)d, pdi_norm_back_row, &j);
+    for (r = 0; r < rows; r++) t->c.k->norm_back(NULL, (float *)(uintptr_t)gw, (float *)(uintptr_t)gb, x + r * d, w, dy + r * d, d, t->m.hp.eps);
+}
+
+/* -- attention: all rows of a span at once, in memory for one head at a time -- */
+
+typedef struct pdi_train_attention { prediff_trainer *t; const pdi_saved *s; const float *dmixed; } pdi_train_attention;
+
+PDI_FN void pdi_small_product(const prediff_trainer *t, float *y, size_t ldy, const float *x, size_t ldx, size_t m, const float *w, size_t ldw, size_t n, size_t k, int mix, int add, float *work) {
+    pdi_product p;
+    p.x = x; p.ldx = ldx; p.y = y; p.ldy = ldy; p.m = m; p.n = n; p.k = k;
+    p.w = (const uint8_t *)w; p.type = PDI_NATIVE; p.row_bytes = ldw * sizeof(float); p.bias = NULL; p.add = add;
+    if (mix) t->c.k->mix(&p, 0, pdi_ceil_div(n, PDI_PANEL), work);
+    else t->c.k->product(&p, 0, pdi_ceil_div(n, t->c.k->panel), work);
+}
+
+/* 1: a row may read row j though its ranges leave it out: annealed attention sees a share of the later ones (Gong et al. 2025). */
+PDI_FN int pdi_annealed(const prediff_trainer *t, const pdi_train_row *row, size_t j) {
+    return t->anneal < 1 && prediff_uniform(t->draw_seed, PDI_STREAM_ANNEAL, row->position, (uint32_t)j, (uint32_t)t->n_steps) < t->anneal;
+}
+
+/* p [n][n] = softmax(q k^T / sqrt(E)) of one head, 0 where a row may not look. */
+PDI_FN void pdi_train_scores(const prediff_trainer *t, const pdi_span *s, const float *q, const float *k, float *p, float *work) {
+    const prediff_context *c = &t->c;
+    size_t n = s->n, e = t->m.hp.head_dim, i, j;
+    float scale = (float)(1.0 / sqrt((double)e));
+    pdi_small_product(t, p, n, q, t->W, n, k, t->W, n, e, 0, 0, work);
+    for (i = 0; i < n; i++) {
+        const pdi_train_row *row = &t->rows[s->row + i];
+        float *x = p + i * n;
+        double sum, dot;
+        c->k->scale(x, scale, n);
+        for (j = row->seen; j < row->from; j++) if (!pdi_annealed(t, row, j)) x[j] = -HUGE_VALF;
+        for (j = row->to; j < n; j++) if (!pdi_annealed(t, row, j)) x[j] = -HUGE_VALF;
+        c->k->row_exp(x, x, c->k->row_max(x, n), n, &sum, &dot);
+        c->k->scale(x, (float)(1.0 / sum), n);
+    }
+}
+
+PDI_FN void pdi_train_attend_head(const prediff_trainer *t, const pdi_train_attention *a, const pdi_span *s, size_t kv, float *pairs, float *work) {
+    const pdi_hparams *h = &t->m.hp;
+    size_t e = h->head_dim, group = h->n_head / h->n_head_kv, g, H = h->n_head * e;
+    const float *qkv = a->s->qkv + s->row * t->W, *k = qkv + H + kv * e, *v = k + h->n_head_kv * e;
+    for (g = 0; g < group; g++) {
+        size_t head = kv * group + g;
+        pdi_train_scores(t, s, qkv + head * e, k, pairs, work);
+        pdi_small_product(t, a->s->mixed + s->row * H + head * e, H, pairs, s->n, s->n, v, t->W, e, s->n, 1, 0, work);
+    }
+}
+
+/* p = softmax(z), o = p v:  dv += p^T do;  dp = do v^T;  dz = p (dp - do . o);  dq = dz k / sqrt(E);  dk += dz^T q / sqrt(E) */
+PDI_FN void pdi_back_attend_head(const prediff_trainer *t, const pdi_train_attention *a, const pdi_span *s, size_t kv, float *pairs, float *work) {
+    const pdi_hparams *h = &t->m.hp;
+    const pdi_kernels *kernels = t->c.k;
+    size_t n = s->n, e = h->head_dim, group = h->n_head / h->n_head_kv, g, i, H = h->n_head * e, q_at = s->row * t->W;
+    const float *qkv = a->s->qkv + q_at, *k = qkv + H + kv * e, *v = k + h->n_head_kv * e;
+    float *dk = t->dqkv + q_at + H + kv * e, *dv = dk + h->n_head_kv * e, *p = pairs, *dz = p + n * n, *turned = dz + n * n;
+    float scale = (float)(1.0 / sqrt((double)e));
+    for (g = 0; g < group; g++) {
+        size_t head = kv * group + g;
+        const float *d_o = a->dmixed + s->row * H + head * e, *o = a->s->mixed + s->row * H + head * e;
+        pdi_train_scores(t, s, qkv + head * e, k, p, work);
+        kernels->turn(turned, n, p, n, n, n);
+        pdi_small_product(t, dv, t->W, turned, n, n, d_o, H, e, n, 1, g > 0, work);
+        pdi_small_product(t, dz, n, d_o, H, n, v, t->W, n, e, 0, 0, work);
+        for (i = 0; i < n; i++) kernels->softmax_back(dz + i * n, p + i * n, kernels->row_dot(d_o + i * H, o + i * H, e), scale, n);
+        pdi_small_product(t, t->dqkv + q_at + head * e, t->W, dz, n, n, k, t->W, e, n, 1, 0, work);
+        kernels->turn(turned, n, dz, n, n, n);
+        pdi_small_product(t, dk, t->W, turned, n, n, qkv + head * e, t->W, e, n, 1, g > 0, work);
+    }
+}
+
+PDI_FN void pdi_train_attention_share(void *arg, size_t i, size_t n) {
+    const pdi_train_attention *a = (const pdi_train_attention *)arg;
+    const prediff_trainer *t = a->t;
+    size_t heads = t->m.hp.n_head_kv, item, end;
+    float *pairs = t->pairs + i * 3 * t->n_max * t->n_max, *work = t->c.work + i * t->c.work_size;
+    pdi_range(t->n_spans * heads, i, n, &item, &end);
+    for (; item < end; item++)
+        (a->dmixed ? pdi_back_attend_head : pdi_train_attend_head)(t, a, &t->spans[item / heads], item % heads, pairs, work);
+}
+
+PDI_FN void pdi_train_attend(prediff_trainer *t, const pdi_saved *s, const float *dmixed) {
+    pdi_train_attention a;
+    double work = 0;
+    size_t i;
+    a.t = t; a.s = s; a.dmixed = dmixed;
+    for (i = 0; i < t->n_spans; i++) work += 2.0 * (double)t->spans[i].n * (double)t->spans[i].n * (double)t->m.hp.head_dim * (double)t->m.hp.n_head;
+    pdi_parallel(&t->c.threads, pdi_train_attention_share, &a, work);
+}
+
+typedef struct pdi_train_job { prediff_trainer *t; const pdi_saved *s; float *qkv; const float *sines; const uint32_t *rows; int soft; } pdi_train_job;
+
+/* Rotary embedding of a row's queries and keys; with the sines' signs changed it is its own backward. */
+PDI_FN void pdi_rotate_row(const prediff_context *c, void *arg, size_t r) {
+    const pdi_train_job *j = (const pdi_train_job *)arg;
+    const prediff_trainer *t = j->t;
+    const pdi_hparams *h = &c->m->hp;
+    size_t head, p = t->rows[r].position * h->rope_dim;
+    for (head = 0; head < h->n_head + h->n_head_kv; head++)
+        (h->arch->halves ? c->k->rotate_halves : c->k->rotate)(j->qkv + r * t->W + head * h->head_dim, c->cosines + p, j->sines + p, h->rope_dim);
+}
+
+PDI_FN void pdi_train_rotate(prediff_trainer *t, float *qkv, const float *sines) {
+    pdi_train_job j;
+    j.t = t; j.qkv = qkv; j.sines = sines;
+    if (t->m.hp.rope_dim) pdi_each_row(&t->c, t->n_rows, 4.0 * (double)t->W, pdi_rotate_row, &j);
+}
+
+/* -- a layer forward: x -> x', and what the way back needs -- */
+
+PDI_FN pdi_saved pdi_saved_of(const prediff_trainer *t, size_t layer) {
+    size_t rows = t->d.max_rows, l = t->d.recompute ? 0 : layer;
+    pdi_saved s = t->saved;
+    s.qkv += l * rows * t->W;
+    s.mixed += l * rows * t->c.q_width;
+    s.mid += l * rows * t->m.hp.n_embd;
+    s.ff += l * rows * 2 * t->m.hp.n_ff;
+    return s;
+}
+
+PDI_FN void pdi_train_activation_row(const prediff_context *c, void *arg, size_t r) {
+    const pdi_train_job *j = (const pdi_train_job *)arg;
+    const prediff_trainer *t = j->t;
+    const pdi_saved *s = j->s;
+    size_t f = c->m->hp.n_ff;
+    float *act = t->act + r * f;
+    memcpy(act, s->ff + r * 2 * f, f * sizeof *act);
+    if (c->m->hp.arch->gpt2) c->k->gelu_tanh(act, f);
+    else c->k->silu_mul(act, s->ff + r * 2 * f + f, f);
+}
+
+/*   qkv = rotary(norm(x) W_qkv);  mixed = attention(qkv);  mid = x + mixed W_o;  ff = norm(mid) W_gate,up;  x' = mid + act(ff) W_down */
+PDI_FN void pdi_train_layer(prediff_trainer *t, size_t layer, const pdi_saved *s) {
+    const pdi_layer *y = &t->m.layers[layer];
+    const pdi_hparams *h = &t->m.hp;
+    size_t d = h->n_embd, f = h->n_ff, n = t->n_rows, i, at = 0;
+    float *x = t->x + layer * t->d.max_rows * d, *next = x + t->d.max_rows * d;
+    pdi_train_job j;
+    j.t = t; j.s = s;
+    pdi_norm(&t->c, t->h, x, n, y->attn_norm, y->attn_norm_bias);
+    for (i = 0; i < 3 && y->qkv[i].data; at += y->qkv[i++].n) pdi_train_product(t, s->qkv + at, t->W, t->h, d, n, &y->qkv[i]);
+    pdi_train_rotate(t, s->qkv, t->c.sines);
+    pdi_train_attend(t, s, NULL);
+    pdi_train_product(t, s->mid, d, s->mixed, t->c.q_width, n, &y->attn_output);
+    t->c.k->add(s->mid, x, n * d);
+    pdi_norm(&t->c, t->h, s->mid, n, y->ffn_norm, y->ffn_norm_bias);
+    if (y->ffn_gate.data) pdi_train_product(t, s->ff, 2 * f, t->h, d, n, &y->ffn_gate);
+    pdi_train_product(t, s->ff + (y->ffn_gate.data ? f : 0), 2 * f, t->h, d, n, &y->ffn_up);
+    pdi_each_row(&t->c, n, 20.0 * (double)f, pdi_train_activation_row, &j);
+    pdi_train_product(t, next, d, t->act, f, n, &y->ffn_down);
+    t->c.k->add(next, s->mid, n * d);
+}
+
+/* -- and backward: t->dx, the gradient of x', becomes that of x -- */
+
+PDI_FN void pdi_back_activation_row(const prediff_context *c, void *arg, size_t r) {
+    const pdi_train_job *j = (const pdi_train_job *)arg;
+    const prediff_trainer *t = j->t;
+    const pdi_saved *s = j->s;
+    size_t f = c->m->hp.n_ff;
+    float *d = t->dff + r * 2 * f, *ff = s->ff + r * 2 * f, *dact = t->act + r * f;
+    if (c->m->hp.arch->gpt2) c->k->gelu_tanh_back(d, ff, dact, f);
+    else c->k->silu_mul_back(d, d + f, ff, ff + f, dact, f);
+}
+
+PDI_FN void pdi_back_layer(prediff_trainer *t, size_t layer, const pdi_saved *s) {
+    const pdi_layer *y = &t->m.layers[layer], *g = &t->g.layers[layer];
+    const pdi_hparams *h = &t->m.hp;
+    size_t d = h->n_embd, f = h->n_ff, n = t->n_rows, i, at = 0, up = y->ffn_gate.data ? f : 0;
+    float *x = t->x + layer * t->d.max_rows * d;
+    pdi_train_job j;
+    j.t = t; j.s = s;
+    pdi_each_row(&t->c, n, 20.0 * (double)f, pdi_train_activation_row, &j);
+    pdi_back_weight(t, &g->ffn_down, t->dx, d, t->act, f, n);
+    pdi_back_input(t, t->act, f, t->dx, d, n, &y->ffn_down, 0);
+    pdi_each_row(&t->c, n, 20.0 * (double)f, pdi_back_activation_row, &j);
+    pdi_norm(&t->c, t->h, s->mid, n, y->ffn_norm, y->ffn_norm_bias);
+    pdi_back_weight(t, &g->ffn_up, t->dff + up, 2 * f, t->h, d, n);
+    pdi_back_input(t, t->dh, d, t->dff + up, 2 * f, n, &y->ffn_up, 0);
+    if (up) pdi_back_weight(t, &g->ffn_gate, t->dff, 2 * f, t->h, d, n);
+    if (up) pdi_back_input(t, t->dh, d, t->dff, 2 * f, n, &y->ffn_gate, 1);
+    pdi_back_norm(t, t->dx, s->mid, t->dh, n, y->ffn_norm, y->ffn_norm_bias, g->ffn_norm, g->ffn_norm_bias);
+    pdi_back_weight(t, &g->attn_output, t->dx, d, s->mixed, t->c.q_width, n);
+    pdi_back_input(t, t->dff, t->c.q_width, t->dx, d, n, &y->attn_output, 0);
+    pdi_train_attend(t, s, t->dff);
+    pdi_train_rotate(t, t->dqkv, t->unsines);
+    pdi_norm(&t->c, t->h, x, n, y->attn_norm, y->attn_norm_bias);
+    for (i = 0; i < 3 && y->qkv[i].data; at += y->qkv[i++].n) {
+        pdi_back_weight(t, &g->qkv[i], t->dqkv + at, t->W, t->h, d, n);
+        pdi_back_input(t, t->dh, d, t->dqkv + at, t->W, n, &y->qkv[i], i > 0);
+    }
+    pdi_back_norm(t, t->dx, x, t->dh, n, y->attn_norm, y->attn_norm_bias, g->attn_norm, g->attn_norm_bias);
+}
+
+/* -- the head: cross-entropy of the rows in the loss, a piece at a time -- */
+
+/* logits become probabilities; and for the loss, gradients of the logits: weight (p - 1[label]). */
+PDI_FN void pdi_loss_row(const prediff_context *c, void *arg, size_t i) {
+    const pdi_train_job *j = (const pdi_train_job *)arg;
+    const pdi_train_row *row = &j->t->rows[j->rows[i]];
+    size_t V = c->m->hp.n_vocab;
+    float *x = j->t->logits + i * V, max = c->k->row_max(x, V), label = j->soft ? 0 : x[row->label], weight = row->masked + (float)j->t->d.causal_weight * row->causal;
+    double sum, dot;
+    c->k->row_exp(x, x, max, V, &sum, &dot);
+    if (!j->soft) j->t->row_nats[j->rows[i]] = log(sum) - ((double)label - (double)max);
+    c->k->scale(x, j->soft ? (float)(1.0 / sum) : (float)((double)weight / sum), V);
+    if (!j->soft) x[row->label] -= weight;
+}
+
+/* Norm and logits of some rows of the last layer; t->h: the normed rows. */
+PDI_FN void pdi_train_logits(prediff_trainer *t, const uint32_t *rows, size_t n) {
+    size_t d = t->m.hp.n_embd, i;
+    const float *last = t->x + t->m.hp.n_layer * t->d.max_rows * d;
+    for (i = 0; i < n; i++) memcpy(t->dh + i * d, last + rows[i] * d, d * sizeof *t->dh);
+    pdi_norm(&t->c, t->h, t->dh, n, t->m.output_norm, t->m.output_norm_bias);
+    pdi_train_product(t, t->logits, t->m.hp.n_vocab, t->h, d, n, &t->m.output);
+}
+
+/* Cross-entropies into row_nats; back: t->dx [rows][D] = the gradient of the last layer's output. */
+PDI_FN void pdi_train_head(prediff_trainer *t, int back) {
+    size_t d = t->m.hp.n_embd, V = t->m.hp.n_vocab, i, k, n;
+    pdi_train_job j;
+    j.t = t; j.soft = 0;
+    if (back) memset(t->dx, 0, t->n_rows * d * sizeof *t->dx);
+    for (i = 0; i < t->n_losses; i += n) {
+        n = pdi_min(t->n_losses - i, PDI_TRAIN_HEAD);
+        j.rows = t->losses + i;
+        pdi_train_logits(t, j.rows, n);
+        pdi_each_row(&t->c, n, 10.0 * (double)V, pdi_loss_row, &j);
+        if (!back) continue;
+        pdi_back_weight(t, &t->g.output, t->logits, V, t->h, d, n);
+        pdi_back_input(t, t->h, d, t->logits, V, n, &t->m.output, 0);
+        memset(t->dff, 0, n * d * sizeof *t->dff);
+        pdi_back_norm(t, t->dff, t->dh, t->h, n, t->m.output_norm, t->m.output_norm_bias, t->g.output_norm, t->g.output_norm_bias);
+        for (k = 0; k < n; k++) memcpy(t->dx + j.rows[k] * d, t->dff + k * d, d * sizeof *t->dx);
+    }
+}
+
+/* Soft predictions q of targets i..i+n-1 into t->logits: given, or computed from the first pass's last rows. */
+PDI_FN void pdi_soft_rows(prediff_trainer *t, size_t i, size_t n) {
+    size_t d = t->m.hp.n_embd, V = t->m.hp.n_vocab, k;
+    pdi_train_job j;
+    j.t = t; j.soft = 1; j.rows = t->targets + i;
+    for (k = 0; t->soft_given && k < n; k++) {
+        const pdi_train_row *row = &t->rows[j.rows[k]];
+        memcpy(t->logits + k * V, t->texts[row->text].soft + row->token * V, V * sizeof(float));
+    }
+    if (t->soft_given) return;
+    pdi_norm(&t->c, t->h, t->first + i * d, n, t->m.output_norm, t->m.output_norm_bias);
+    pdi_train_product(t, t->logits, V, t->h, d, n, &t->m.output);
+    pdi_each_row(&t->c, n, 10.0 * (double)V, pdi_loss_row, &j);
+}
+
+/* soft [targets][D] = q W_embd. */
+PDI_FN void pdi_train_soft(prediff_trainer *t, int given) {
+    size_t d = t->m.hp.n_embd, i, n;
+    const float *last = t->x + t->m.hp.n_layer * t->d.max_rows * d;
+    t->soft_given = given;
+    for (i = 0; !given && i < t->n_targets; i++) memcpy(t->first + i * d, last + t->targets[i] * d, d * sizeof *last);
+    for (i = 0; i < t->n_targets; i += n) {
+        n = pdi_min(t->n_targets - i, PDI_TRAIN_HEAD);
+        pdi_soft_rows(t, i, n);
+        pdi_multiply(&t->c, t->soft + i * d, d, t->logits, t->m.hp.n_vocab, n, &t->m.token_embd, 1);
+    }
+    t->have_soft = 1;
+}
+
+/* dx W_sc reaches the embedding through soft = q W_embd; q itself is a constant (Chen et al. 2023). dy [targets][D]. */
+PDI_FN void pdi_back_soft(prediff_trainer *t, const float *dy) {
+    size_t d = t->m.hp.n_embd, i, n;
+    pdi_weight g = t->g.token_embd;
+    pdi_back_weight(t, &t->g.selfcond, dy, d, t->soft, d, t->n_targets);
+    pdi_back_input(t, t->dff, d, dy, d, t->n_targets, &t->m.selfcond, 0);
+    for (i = 0; i < t->n_targets; i += n) {
+        n = pdi_min(t->n_targets - i, PDI_TRAIN_HEAD);
+        pdi_soft_rows(t, i, n);
+        pdi_back_weight(t, &g, t->logits, t->m.hp.n_vocab, t->dff + i * d, d, n);
+    }
+}
+
+/* -- the input: tokens, mask with its noise, positions; rate and soft prediction at target rows -- */
+
+/* GELU by erf, and its slope Phi(x) + x phi(x). */
+PDI_FN double pdi_gelu(double x) { return 0.5 * x * (1.0 + erf(x * 0.7071067811865476)); }
+PDI_FN double pdi_gelu_slope(double x) { return 0.5 * (1.0 + erf(x * 0.7071067811865476)) + x * 0.3989422804014327 * exp(-0.5 * x * x); }
+
+/* noise [masked][N], hidden [masked][4D] before GELU; dh [masked][D] = what is added to the mask vector. */
+PDI_FN void pdi_train_noise(prediff_trainer *t) {
+    size_t N = t->m.hp.noise_dim, d4 = 4 * t->m.hp.n_embd, i, k;
+    for (i = 0; i < t->n_masked; i++) {
+        const pdi_train_row *row = &t->rows[t->masks[i]];
+        const float *given = t->texts[row->text].noise;
+        for (k = 0; given && k < N; k++) t->noise[i * N + k] = given[row->token * N + k] * t->m.hp.noise_scale;
+        if (!given) pdi_make_noise(&t->m.hp, t->noise + i * N, t->draw_seed + row->group, row->position, 0);
+    }
+    pdi_train_product(t, t->noise_hidden, d4, t->noise, N, t->n_masked, &t->m.noise[0]);
+    for (i = 0; i < t->n_masked * d4; i++) t->dff[i] = (float)pdi_gelu((double)t->noise_hidden[i]);
+    pdi_train_product(t, t->dh, t->m.hp.n_embd, t->dff, d4, t->n_masked, &t->m.noise[1]);
+}
+
+PDI_FN void pdi_back_noise(prediff_trainer *t, const float *dy) {
+    size_t N = t->m.hp.noise_dim, d4 = 4 * t->m.hp.n_embd, d = t->m.hp.n_embd, i;
+    for (i = 0; i < t->n_masked * d4; i++) t->dff[i] = (float)pdi_gelu((double)t->noise_hidden[i]);
+    pdi_back_weight(t, &t->g.noise[1], dy, d, t->dff, d4, t->n_masked);
+    pdi_back_input(t, t->dff, d4, dy, d, t->n_masked, &t->m.noise[1], 0);
+    for (i = 0; i < t->n_masked * d4; i++) t->dff[i] *= (float)pdi_gelu_slope((double)t->noise_hidden[i]);
+    pdi_back_weight(t, &t->g.noise[0], t->dff, d4, t->noise, N, t->n_masked);
+}
+
+/* tau [groups][D] as pdi_add_rate; the hidden layer is kept before SiLU. */
+PDI_FN void pdi_train_rate(prediff_trainer *t) {
+    size_t d = t->m.hp.n_embd, g;
+    for (g = 0; g < t->n_groups; g++) pdi_rate_wave(&t->m.hp, t->rates[g], t->wave + g * d);
+    pdi_train_product(t, t->rate_hidden, 4 * d, t->wave, d, t->n_groups, &t->m.rate[0]);
+    memcpy(t->dff, t->rate_hidden, t->n_groups * 4 * d * sizeof *t->dff);
+    t->c.k->silu(t->dff, t->n_groups * 4 * d);
+    pdi_train_product(t, t->tau, d, t->dff, 4 * d, t->n_groups, &t->m.rate[1]);
+}
+
+/* dtau: the sum of dx over a group's target rows. */
+PDI_FN void pdi_back_rate(prediff_trainer *t) {
+    size_t d = t->m.hp.n_embd, d4 = 4 * d, i;
+    memset(t->tau, 0, t->n_groups * d * sizeof *t->tau);
+    for (i = 0; i < t->n_targets; i++) t->c.k->add(t->tau + t->rows[t->targets[i]].group * d, t->dx + t->targets[i] * d, d);
+    memcpy(t->dff, t->rate_hidden, t->n_groups * d4 * sizeof *t->dff);
+    t->c.k->silu(t->dff, t->n_groups * d4);
+    pdi_back_weight(t, &t->g.rate[1], t->tau, d, t->dff, d4, t->n_groups);
+    pdi_back_input(t, t->dff, d4, t->tau, d, t->n_groups, &t->m.rate[1], 0);
+    t->c.k->silu_back(t->dff, t->rate_hidden, t->dff, t->n_groups * d4);
+    pdi_back_weight(t, &t->g.rate[0], t->dff, d4, t->wave, d, t->n_groups);
+}
+
+/* x of layer 0. plain: causal rows alone, no additions. */
+PDI_FN void pdi_train_embed(prediff_trainer *t) {
+    const prediff_model *m = &t->m;
+    size_t d = m->hp.n_embd, r, i;
+    for (r = 0; r < t->n_rows; r++) {
+        const pdi_train_row *row = &t->rows[r];
+        float *x = t->x + r * d;
+        if (row->input != PREDIFF_MASK) pdi_embed(&t->c, x, &m->token_embd, (size_t)row->input, NULL);
+        else if (m->mask) memcpy(x, m->mask, d * sizeof *x);
+        else pdi_embed(&t->c, x, &m->token_embd, (size_t)m->mask_token, NULL);
+    }
+    if (m->noise[0].data && t->n_masked) {
+        pdi_train_noise(t);
+        for (i = 0; i < t->n_masked; i++) t->c.k->add(t->x + t->masks[i] * d, t->dh + i * d, d);
+    }
+    for (r = 0; m->position_embd.data && r < t->n_rows; r++) pdi_embed(&t->c, t->x + r * d, &m->position_embd, t->rows[r].position, t->h);
+    if (m->rate[0].data && t->n_targets) {
+        pdi_train_rate(t);
+        for (i = 0; i < t->n_targets; i++) t->c.k->add(t->x + t->targets[i] * d, t->tau + t->rows[t->targets[i]].group * d, d);
+    }
+    if (!m->selfcond.data || !t->n_targets) return;
+    if (t->have_soft) pdi_train_product(t, t->dh, d, t->soft, d, t->n_targets, &m->selfcond);
+    for (i = 0; i < t->n_targets; i++)
+        if (t->have_soft) t->c.k->add(t->x + t->targets[i] * d, t->dh + i * d, d);
+        else if (m->selfcond.bias) t->c.k->add(t->x + t->targets[i] * d, m->selfcond.bias, d);
+}
+
+PDI_FN void pdi_back_embed(prediff_trainer *t) {
+    const prediff_model *m = &t->m;
+    size_t d = m->hp.n_embd, r, i;
+    float *table = (float *)(uintptr_t)t->g.token_embd.data, *positions = (float *)(uintptr_t)t->g.position_embd.data, *mask = (float *)(uintptr_t)t->g.mask;
+    if (m->selfcond.data && t->n_targets) {
+        for (i = 0; i < t->n_targets; i++) memcpy(t->dh + i * d, t->dx + t->targets[i] * d, d * sizeof *t->dh);
+        if (t->have_soft) pdi_back_soft(t, t->dh);
+        else if (t->g.selfcond.bias) pdi_columns(t, (float *)(uintptr_t)t->g.selfcond.bias, 0, t->dh, d, t->n_targets, d, 1);
+    }
+    if (m->rate[0].data && t->n_targets) pdi_back_rate(t);
+    if (m->noise[0].data && t->n_masked) {
+        for (i = 0; i < t->n_masked; i++) memcpy(t->dh + i * d, t->dx + t->masks[i] * d, d * sizeof *t->dh);
+        pdi_back_noise(t, t->dh);
+    }
+    for (r = 0; r < t->n_rows; r++) {
+        const pdi_train_row *row = &t->rows[r];
+        const float *dx = t->dx + r * d;
+        if (row->input != PREDIFF_MASK) t->c.k->add(table + (size_t)row->input * d, dx, d);
+        else t->c.k->add(mask ? mask : table + (size_t)m->mask_token * d, dx, d);
+        if (positions) t->c.k->add(positions + row->position * d, dx, d);
+    }
+}
+
+PDI_FN void pdi_train_forward(prediff_trainer *t) {
+    size_t layer;
+    pdi_train_embed(t);
+    for (layer = 0; layer < t->m.hp.n_layer; layer++) {
+        pdi_saved s = pdi_saved_of(t, layer);
+        pdi_train_layer(t, layer, &s);
+    }
+}
+
+PDI_FN void pdi_train_backward(prediff_trainer *t) {
+    size_t layer;
+    for (layer = t->m.hp.n_layer; layer-- > 0;) {
+        pdi_saved s = pdi_saved_of(t, layer);
+        if (t->d.recompute) pdi_train_layer(t, layer, &s);
+        pdi_back_layer(t, layer, &s);
+    }
+    pdi_back_embed(t);
+}
+
+/* -- objectives: what is masked, and what a masked row weighs -- */
+
+PDI_FN double pdi_chance(const prediff_trainer *t, uint32_t stream, size_t text, size_t position, uint32_t index) {
+    return prediff_uniform(t->draw_seed, stream, (uint32_t)text, (uint32_t)position, index);
+}
+
+PDI_FN double pdi_normal(uint64_t seed, uint32_t stream, uint32_t position, uint32_t index) {       /* Box and Muller 1958 */
+    double u = prediff_uniform(seed, stream, 0, position, 2 * index), v = prediff_uniform(seed, stream, 0, position, 2 * index + 1);
+    return sqrt(-2.0 * log(1.0 - u)) * cos(6.283185307179586 * v);
+}
+
+/* A rate from u in [0, 1). */
+PDI_FN double pdi_rate_law(const prediff_trainer *t, double u, size_t text) {
+    double r;
+    switch (t->d.rates) {
+    case PREDIFF_RATES_COSINE: r = cos(u * 1.5707963267948966); return r < 0.01 ? 0.01 : r > 0.99 ? 0.99 : r;
+    case PREDIFF_RATES_LOGIT_NORMAL: return 1.0 / (1.0 + exp(-1.5 * pdi_normal(t->draw_seed, PDI_STREAM_TIME, (uint32_t)text, 1)));
+    case PREDIFF_RATES_SQUARE: return 1.0 - sqrt(u);
+    default: return 1e-3 + (1.0 - 1e-3) * u;
+    }
+}
+
+/* Masks rows 0..n-1 of a target with rate t, or exactly round(t n) of them; at least one. Returns how many. */
+PDI_FN size_t pdi_draw_masks(const prediff_trainer *t, pdi_train_row *rows, size_t n, size_t text, double rate, int exact) {
+    size_t i, masked = 0, want = (size_t)ceil(rate * (double)n);
+    want = pdi_min(pdi_max(want, 1), n);
+    for (i = 0; i < n; i++) {                                   /* exact: selection sampling, each of the left with the odds left */
+        double odds = exact ? (double)(want - masked) / (double)(n - i) : rate;
+        if (pdi_chance(t, PDI_STREAM_MASK, text, rows[i].position, 0) < odds) { rows[i].input = PREDIFF_MASK; masked++; }
+    }
+    if (!masked) {
+        rows[(size_t)(pdi_chance(t, PDI_STREAM_MASK, text, 0, 1) * (double)n)].input = PREDIFF_MASK;
+        masked = 1;
+    }
+    return masked;
+}
+
+/* CART: w_i = 1/2 sum over visible j of p (1 - p)^(|i - j| - 1), p = 0.3; the `before` prompt rows are visible. */
+PDI_FN double pdi_cart(const pdi_train_row *rows, size_t n, size_t before, size_t i) {
+    double w = 0, fall = 0.3;
+    size_t k;
+    for (k = 1; k < n + before && k < 64; k++, fall *= 0.7) {   /* 0.7^64 is nothing */
+        if (i + before >= k && (rows + i - k)->input != PREDIFF_MASK) w += 0.5 * fall;
+        if (i + k < n && rows[i + k].input != PREDIFF_MASK) w += 0.5 * fall;
+    }
+    return w;
+}
+
+/* Weights of the masked rows among 0..n-1, of which `masked` are; returns what they add to the mean's divisor. */
+PDI_FN double pdi_weigh(pdi_train_row *rows, size_t n, size_t before, size_t masked, double rate, prediff_objective o) {
+    size_t i;
+    for (i = 0; i < n; i++) {
+        double w = o == PREDIFF_OBJECTIVE_MDLM || o == PREDIFF_OBJECTIVE_SEDD || o == PREDIFF_OBJECTIVE_DIFFUGPT ? 1.0 / rate
+                 : o == PREDIFF_OBJECTIVE_EXACT_L ? (double)n / (double)masked : o == PREDIFF_OBJECTIVE_CART ? pdi_cart(rows, n, before, i) : 1.0;
+        rows[i].masked = rows[i].input == PREDIFF_MASK ? (float)w : 0;
+    }
+    return o == PREDIFF_OBJECTIVE_PREDIFF || o == PREDIFF_OBJECTIVE_DIFFUGPT ? (double)masked : (double)n;
+}
+
+/* -- from texts to rows -- */
+
+PDI_FN pdi_train_row *pdi_put_row(prediff_trainer *t, const prediff_sequence *s, size_t text, size_t token, size_t seen, size_t from, size_t to) {
+    pdi_train_row *row = &t->rows[t->n_rows++];
+    memset(row, 0, sizeof *row);
+    row->input = s->ids[token];
+    row->label = -1;
+    row->group = (uint32_t)t->n_groups;
+    row->position = row->token = (uint32_t)token;
+    row->text = (uint32_t)text;
+    row->seen = (uint32_t)seen; row->from = (uint32_t)from; row->to = (uint32_t)to;
+    return row;
+}
+
+/* A causal row predicts the next token; returns 1 if there is one. */
+PDI_FN int pdi_label_causal(pdi_train_row *row, const prediff_sequence *s) {
+    if (row->token + 1 >= s->n) return 0;
+    row->label = s->ids[row->token + 1];
+    row->causal = 1;
+    return 1;
+}
+
+/* Labels of the target rows; a shifted model's row i - 1 has the label and the weight of token i. */
+PDI_FN void pdi_label_targets(prediff_trainer *t, pdi_train_row *rows, size_t n, size_t before, const prediff_sequence *s) {
+    size_t i;
+    for (i = 0; i < n; i++) {
+        pdi_train_row *row = rows + i;
+        float w = row->masked;
+        if (t->m.hp.shift) {
+            row->masked = 0;
+            if (i == 0 && !before) continue;                   /* nothing stands before it */
+            row--;
+        }
+        row->label = s->ids[rows[i].token];
+        row->masked = w;
+    }
+}
+
+/* The target rows just put, with `before` rows of the same text before them: masks, weights, rate, labels. Adds to the counts. */
+PDI_FN void pdi_finish_target(prediff_trainer *t, pdi_train_row *rows, size_t n, size_t before, const prediff_sequence *s, size_t draw, double u, int copy,
+                              prediff_objective o, double count[2]) {
+    size_t i, masked = 0;
+    double rate = pdi_rate_law(t, u, draw);
+    if (s->input) { for (i = 0; i < n; i++) rows[i].input = s->input[rows[i].token]; }
+    else pdi_draw_masks(t, rows, n, draw, rate, o == PREDIFF_OBJECTIVE_EXACT_L);
+    for (i = 0; i < n; i++) {
+        rows[i].target = 1;
+        if (copy) rows[i].input = rows[i].input == PREDIFF_MASK ? s->ids[rows[i].token] : PREDIFF_MASK;
+        masked += rows[i].input == PREDIFF_MASK;
+    }
+    if (copy) rate = 1.0 - rate < 1e-3 ? 1e-3 : 1.0 - rate;
+    t->rates[t->n_groups++] = s->rate ? *s->rate : (float)masked / (float)n;
+    if (s->rate) rate = (double)*s->rate;
+    count[0] += pdi_weigh(rows, n, before, masked, rate, o);
+    for (i = 0; s->weight && i < n; i++) if (rows[i].input == PREDIFF_MASK) rows[i].masked = s->weight[rows[i].token];
+    pdi_label_targets(t, rows, n, before, s);
+}
+
+/* One text: its prompt rows, causal; its target rows, which see what the attention allows. */
+PDI_FN void pdi_text_rows(prediff_trainer *t, const prediff_sequence *s, size_t text, size_t draw, double u, int copy, prediff_objective o, double count[2]) {
+    int whole = t->c.attention == PREDIFF_ATTENTION_BIDIRECTIONAL && o != PREDIFF_OBJECTIVE_CAUSAL;
+    size_t i, n = s->n, prompt = o == PREDIFF_OBJECTIVE_CAUSAL ? n : s->n_prompt, first = t->n_rows;
+    int causal = o == PREDIFF_OBJECTIVE_CAUSAL || (t->d.causal_weight > 0 && !whole);
+    for (i = 0; i < n; i++) {
+        int target = i >= prompt;
+        size_t seen = whole ? (t->anneal < 1 ? i + 1 : n) : target && t->c.attention == PREDIFF_ATTENTION_HYBRID ? n : i + 1;
+        pdi_train_row *row = pdi_put_row(t, s, text, i, seen, n, n);
+        if (!target && causal && pdi_label_causal(row, s)) count[1] += 1;
+    }
+    if (prompt < n) pdi_finish_target(t, t->rows + first + prompt, n - prompt, prompt, s, draw, u, copy, o, count);
+    t->spans[t->n_spans].row = first;
+    t->spans[t->n_spans++].n = n;
+}
+
+/* The whole text as causal rows, then K blocks of target rows, each a second version of some of its positions: a block sees
+   the causal rows before it and itself (Fu et al. 2026; Gat et al. 2025). Half of them are all mask. */
+PDI_FN void pdi_block_rows(prediff_trainer *t, const prediff_sequence *s, size_t text, size_t draw, prediff_objective o, double count[2]) {
+    size_t first = t->n_rows, i, b;
+    for (i = 0; i < s->n; i++) if (pdi_label_causal(pdi_put_row(t, s, text, i, i + 1, s->n, s->n), s)) count[1] += 1;
+    for (b = 0; b < t->d.n_blocks && s->n > 1; b++) {
+        uint32_t index = (uint32_t)(2 + 4 * b);
+        size_t most = pdi_min(t->d.block_max, s->n - 1), least = pdi_min(t->d.block_min, most), n, at, from = t->n_rows - first;
+        n = least + (size_t)(pdi_chance(t, PDI_STREAM_TIME, draw, 0, index) * (double)(most - least + 1));
+        at = 1 + (size_t)(pdi_chance(t, PDI_STREAM_TIME, draw, 0, index + 1) * (double)(s->n - n));
+        for (i = 0; i < n; i++) pdi_put_row(t, s, text, at + i, at, from, from + n);
+        pdi_finish_target(t, t->rows + first + from, n, 0, s, draw * 64 + b, b % 2 ? pdi_chance(t, PDI_STREAM_TIME, draw, 0, index + 2) : 1.0, 0, o, count);
+    }
+    t->spans[t->n_spans].row = first;
+    t->spans[t->n_spans++].n = t->n_rows - first;
+}
+
+PDI_FN size_t pdi_rows_needed(const prediff_trainer *t, const prediff_sequence *s, prediff_objective o) {
+    if (o == PREDIFF_OBJECTIVE_CAUSAL) return s->n;
+    return t->d.n_blocks ? s->n + t->d.n_blocks * pdi_min(t->d.block_max, s->n) : (t->d.complementary ? 2 : 1) * s->n;
+}
+
+PDI_FN prediff_status pdi_check_texts(const prediff_trainer *t, const prediff_sequence *s, size_t n, prediff_objective o, prediff_error *err) {
+    size_t i, k, rows = 0;
+    if (!s && n) return PDI_FAIL(err, ARG, NULL_ARGUMENT, "the texts are NULL");
+    for (i = 0; i < n; i++) {
+        if (!s[i].ids) return PDI_FAIL(err, ARG, NULL_ARGUMENT, "text %u has no ids", (uint64_t)i);
+        if (s[i].n < 1 || s[i].n > t->d.n_ctx || s[i].n_prompt > s[i].n)
+            return PDI_FAIL_AT(err, ARG, T_RANGE, i, "text %u: %u tokens with a prompt of %u; n_ctx is %u", (uint64_t)i, (uint64_t)s[i].n, (uint64_t)s[i].n_prompt, (uint64_t)t->d.n_ctx);
+        for (k = 0; k < s[i].n; k++)
+            if (s[i].ids[k] < 0 || (size_t)s[i].ids[k] >= t->m.hp.n_vocab || (s[i].input && s[i].input[k] != PREDIFF_MASK && (s[i].input[k] < 0 || (size_t)s[i].input[k] >= t->m.hp.n_vocab)))
+                return PDI_FAIL_AT(err, ARG, TOKEN_RANGE, k, "text %u: the token at %u is out of range", (uint64_t)i, (uint64_t)k);
+        rows += pdi_rows_needed(t, &s[i], o);
+    }
+    if (rows > t->d.max_rows) return PDI_FAIL(err, LIMIT, LIMIT_EXCEEDED, "%u rows in one call; desc.max_rows is %u", (uint64_t)rows, (uint64_t)t->d.max_rows);
+    return PREDIFF_OK;
+}
+
+/* Rows, spans and lists of a call. count: what it adds to the two divisors. */
+PDI_FN void pdi_build_batch(prediff_trainer *t, const prediff_sequence *s, size_t n, prediff_objective o, uint64_t seed, double count[2]) {
+    size_t i, r, base = (size_t)(t->n_texts & 0xFFFFFF);
+    double shift;
+    t->draw_seed = seed;
+    t->n_rows = t->n_spans = t->n_groups = t->n_targets = t->n_masked = t->n_losses = 0;
+    t->texts = s;
+    t->have_soft = 0;
+    shift = pdi_chance(t, PDI_STREAM_TIME, base, 0, 0);
+    for (i = 0; i < n; i++) {
+        double u = shift + (double)i / (double)n;               /* stratified over the call */
+        int copy;
+        u -= floor(u);
+        if (t->d.n_blocks && o != PREDIFF_OBJECTIVE_CAUSAL) { pdi_block_rows(t, &s[i], i, base + i, o, count); continue; }
+        for (copy = 0; copy < (t->d.complementary && o != PREDIFF_OBJECTIVE_CAUSAL ? 2 : 1); copy++) pdi_text_rows(t, &s[i], i, base + i, u, copy, o, count);
+    }
+    for (r = 0; r < t->n_rows; r++) {
+        const pdi_train_row *row = &t->rows[r];
+        if (row->target) t->targets[t->n_targets++] = (uint32_t)r;
+        if (row->input == PREDIFF_MASK) t->masks[t->n_masked++] = (uint32_t)r;
+        if (row->label >= 0 && (row->masked > 0 || row->causal > 0)) t->losses[t->n_losses++] = (uint32_t)r;
+    }
+}
+
+/* The soft prediction that is fed back: given by all texts, or with some probability from a first pass; then the pass itself. */
+PDI_FN void pdi_train_pass(prediff_trainer *t, size_t n, int coin) {
+    size_t i, given = 0;
+    for (i = 0; i < n; i++) given += t->texts[i].soft != NULL;
+    if (t->m.selfcond.data && t->n_targets && given == n) pdi_train_soft(t, 1);
+    else if (t->m.selfcond.data && t->n_targets && coin) {
+        pdi_train_forward(t);
+        pdi_train_soft(t, 0);
+    }
+    pdi_train_forward(t);
+}
+
+PDI_FN void pdi_sum_nats(prediff_trainer *t) {
+    size_t i;
+    for (i = 0; i < t->n_losses; i++) {
+        const pdi_train_row *row = &t->rows[t->losses[i]];
+        t->masked_nats += (double)row->masked * t->row_nats[t->losses[i]];
+        t->causal_nats += (double)row->causal * t->row_nats[t->losses[i]];
+    }
+}
+
+PDI_FN void pdi_fill_stats(const prediff_trainer *t, double masked, double causal, prediff_train_stats *s) {
+    double divisor = masked + t->d.causal_weight * causal;
+    if (!s) return;
+    memset(s, 0, sizeof *s);
+    s->masked_nats = t->masked_nats; s->causal_nats = t->causal_nats;
+    s->masked_rows = masked; s->causal_rows = causal;
+    s->loss = divisor > 0 ? (t->masked_nats + t->d.causal_weight * t->causal_nats) / divisor : 0;
+    s->n_rows = t->n_counted;
+    s->n_steps = t->n_steps;
+    s->position = t->position;
+}
+
+PDI_DEF prediff_status prediff_trainer_gradient(prediff_trainer *t, const prediff_sequence *s, size_t n, prediff_train_stats *stats, prediff_error *err) {
+    double count[2] = { 0, 0 };
+    uint64_t seed;
+    if (!t) return PDI_FAIL(err, ARG, NULL_ARGUMENT, "the trainer is NULL");
+    PDI_TRY(pdi_check_texts(t, s, n, t->d.objective, err));
+    seed = t->d.seed + (t->n_texts >> 24 << 32);
+    pdi_build_batch(t, s, n, t->d.objective, seed, count);
+    pdi_train_pass(t, n, pdi_chance(t, PDI_STREAM_COIN, (size_t)(t->n_texts & 0xFFFFFF), 0, 0) < t->d.selfcond);
+    pdi_train_head(t, 1);
+    pdi_train_backward(t);
+    pdi_sum_nats(t);
+    t->grad[t->n_floats] += (float)count[0];
+    t->grad[t->n_floats + 1] += (float)count[1];
+    t->n_counted += t->n_rows;
+    t->n_texts += n;
+    pdi_fill_stats(t, (double)t->grad[t->n_floats], (double)t->grad[t->n_floats + 1], stats);
+    return PREDIFF_OK;
+}
+
+PDI_DEF prediff_status prediff_trainer_evaluate(prediff_trainer *t, const prediff_sequence *s, size_t n, prediff_objective objective, uint64_t seed,
+                                                prediff_train_stats *stats, prediff_error *err) {
+    double count[2] = { 0, 0 }, masked, causal;
+    uint64_t texts;
+    size_t counted;
+    if (!t) return PDI_FAIL(err, ARG, NULL_ARGUMENT, "the trainer is NULL");
+    PDI_TRY(pdi_check_texts(t, s, n, objective, err));
+    texts = t->n_texts; masked = t->masked_nats; causal = t->causal_nats; counted = t->n_counted;
+    t->masked_nats = t->causal_nats = 0;
+    t->n_texts = 0;
+    pdi_build_batch(t, s, n, objective, seed, count);
+    pdi_train_pass(t, n, 0);
+    pdi_train_head(t, 0);
+    pdi_sum_nats(t);
+    t->n_counted = t->n_rows;
+    pdi_fill_stats(t, count[0], count[1], stats);
+    t->n_texts = texts; t->masked_nats = masked; t->causal_nats = causal; t->n_counted = counted;
+    return PREDIFF_OK;
+}
+
+PDI_DEF void prediff_trainer_anneal(prediff_trainer *t, double share) { t->anneal = share; }
+
+/* -- the update -- */
+
+typedef struct pdi_update_job { prediff_trainer *t; const pdi_adamw *a; } pdi_update_job;
+
+/* A slice of each array: its part of the gradient's norm, or AdamW. Slices are the same for any number of threads. */
+PDI_FN void pdi_update_share(void *arg, size_t i, size_t n) {
+    const pdi_update_job *j = (const pdi_update_job *)arg;
+    prediff_trainer *t = j->t;
+    size_t slice, end, p, k, begin, stop;
+    pdi_range(PDI_SLICES, i, n, &slice, &end);
+    for (; slice < end; slice++) {
+        size_t first = t->n_floats / PDI_SLICES * slice, last = slice + 1 == PDI_SLICES ? t->n_floats : t->n_floats / PDI_SLICES * (slice + 1);
+        t->slices[slice] = 0;
+        for (p = 0; p < t->n_params; p++) {
+            const pdi_param *q = &t->params[p];
+            begin = pdi_max(first, q->at); stop = pdi_min(last, q->at + q->n);
+            if (begin >= stop || q->frozen) continue;
+            if (!j->a) { for (k = begin; k < stop; k++) t->slices[slice] += (double)t->grad[k] * (double)t->grad[k]; continue; }
+            {
+                pdi_adamw a = *j->a;
+                if (!q->decay) a.decay = 0;
+                t->c.k->adamw(t->w + begin, t->grad + begin, t->m1 + begin, t->m2 + begin, stop - begin, &a);
+                for (k = begin; t->ema && k < stop; k++) t->ema[k] += (float)(1.0 - t->d.ema) * (t->w[k] - t->ema[k]);
+            }
+        }
+    }
+}
+
+PDI_FN void pdi_clear_sums(prediff_trainer *t) {
+    memset(t->grad, 0, (t->n_floats + 2) * sizeof *t->grad);
+    t->masked_nats = t->causal_nats = 0;
+    t->n_counted = 0;
+}
+
+PDI_DEF prediff_status prediff_trainer_update(prediff_trainer *t, double rate, prediff_train_stats *stats, prediff_error *err) {
+    double divisor, norm = 0, loss;
+    size_t i;
+    pdi_adamw a;
+    pdi_update_job j;
+    if (!t) return PDI_FAIL(err, ARG, NULL_ARGUMENT, "the trainer is NULL");
+    if (t->d.reduce && t->d.reduce(t->d.user, t->grad, t->n_floats + 2)) return PDI_FAIL(err, CANCELLED, STOPPED, "desc.reduce failed; nothing was changed");
+    divisor = (double)t->grad[t->n_floats] + t->d.causal_weight * (double)t->grad[t->n_floats + 1];
+    if (!(divisor > 0)) return PDI_FAIL(err, ARG, VALUE_RANGE, "no row has a loss: call prediff_trainer_gradient first");
+    j.t = t; j.a = NULL;
+    pdi_parallel(&t->c.threads, pdi_update_share, &j, (double)t->n_floats);
+    for (i = 0; i < PDI_SLICES; i++) norm += t->slices[i];
+    norm = sqrt(norm) / divisor;
+    loss = t->masked_nats + t->causal_nats;
+    pdi_fill_stats(t, (double)t->grad[t->n_floats], (double)t->grad[t->n_floats + 1], stats);
+    if (stats) stats->gradient_norm = norm;
+    if (!pdi_is_finite_double(&norm) || !pdi_is_finite_double(&loss)) {
+        pdi_clear_sums(t);
+        return PDI_FAIL(err, NUMERIC, LOGITS, "the loss or its gradient is not finite: this batch was left out");
+    }
+    t->n_steps++;
+    a.scale = (float)((t->d.clip > 0 && norm > t->d.clip ? t->d.clip / (norm + 1e-6) : 1.0) / divisor);
+    a.beta1 = (float)t->d.beta1; a.beta2 = (float)t->d.beta2; a.eps = (float)t->d.eps;
+    a.rate = (float)rate; a.decay = (float)t->d.weight_decay;
+    a.correct1 = (float)(1.0 / (1.0 - pow(t->d.beta1, (double)t->n_steps)));
+    a.correct2 = (float)(1.0 / (1.0 - pow(t->d.beta2, (double)t->n_steps)));
+    j.a = &a;
+    pdi_parallel(&t->c.threads, pdi_update_share, &j, 4.0 * (double)t->n_floats);
+    pdi_clear_sums(t);
+    if (stats) stats->n_steps = t->n_steps;
+    return PREDIFF_OK;
+}
+
+/* -- creation: tensors of the file, then the additions it lacks -- */
+
+PDI_FN int pdi_starts(prediff_string s, const char *z) { return s.n >= strlen(z) && memcmp(s.bytes, z, strlen(z)) == 0; }
+PDI_FN int pdi_is_state(prediff_string s) { return pdi_starts(s, "adam.m.") || pdi_starts(s, "adam.v.") || pdi_starts(s, "ema."); }
+
+/* One more tensor: counted, and entered where there is room already. */
+PDI_FN void pdi_train_tensor(prediff_trainer *t, prediff_string name, uint32_t n_dims, uint64_t cols, uint64_t rows) {
+    size_t i = t->n_params++, n = (size_t)(cols * rows), k;
+    float *arrays[3];
+    arrays[0] = t->w; arrays[1] = t->grad; arrays[2] = t->ema;
+    for (k = 0; t->params && k < 3; k++) {
+        prediff_tensor *x = &t->tensors[k][i];
+        x->name = name; x->type = PDI_NATIVE; x->n_dims = n_dims;
+        x->dims[0] = cols; x->dims[1] = rows; x->dims[2] = x->dims[3] = 1;
+        x->data = arrays[k] ? (const uint8_t *)(arrays[k] + t->n_floats) : NULL;
+        x->data_size = n * sizeof(float);
+    }
+    if (t->params) {
+        t->params[i].at = t->n_floats; t->params[i].n = n;
+        t->params[i].decay = n_dims > 1;
+        t->params[i].frozen = pdi_str_is(name, "rope_freqs.weight");
+    }
+    t->n_floats += pdi_round_up(n, 16);
+}
+
+PDI_FN void pdi_train_addition(prediff_trainer *t, const char *name, size_t cols, size_t rows) {
+    prediff_string s;
+    s.bytes = name; s.n = strlen(name);
+    if (!pdi_find_tensor(&t->d.init->gguf, name)) pdi_train_tensor(t, s, rows ? 2 : 1, cols, rows ? rows : 1);
+}
+
+PDI_FN void pdi_train_list(prediff_trainer *t) {
+    const pdi_gguf *g = &t->d.init->gguf;
+    size_t i, d = t->m.hp.n_embd;
+    t->n_params = t->n_floats = 0;
+    for (i = 0; i < g->n_tensors; i++)
+        if (!pdi_is_state(g->tensors[i].name))
+            pdi_train_tensor(t, g->tensors[i].name, g->tensors[i].n_dims, g->tensors[i].dims[0], g->tensors[i].dims[1] * g->tensors[i].dims[2] * g->tensors[i].dims[3]);
+    t->n_known = t->n_params;
+    if (t->d.add_mask) pdi_train_addition(t, "prediff.mask.weight", d, 0);
+    if (t->d.add_rate) {
+        pdi_train_addition(t, "prediff.rate.0.weight", d, 4 * d);
+        pdi_train_addition(t, "prediff.rate.0.bias", 4 * d, 0);
+        pdi_train_addition(t, "prediff.rate.2.weight", 4 * d, d);
+        pdi_train_addition(t, "prediff.rate.2.bias", d, 0);
+    }
+    if (t->d.add_selfcond) {
+        pdi_train_addition(t, "prediff.selfcond.weight", d, d);
+        pdi_train_addition(t, "prediff.selfcond.bias", d, 0);
+    }
+    if (t->d.add_noise) {
+        pdi_train_addition(t, "prediff.noise.0.weight", t->m.hp.noise_dim, 4 * d);
+        pdi_train_addition(t, "prediff.noise.0.bias", 4 * d, 0);
+        pdi_train_addition(t, "prediff.noise.2.weight", 4 * d, d);
+    }
+}
+
+PDI_FN prediff_status pdi_train_settings(prediff_trainer *t, const prediff_train_desc *d, prediff_error *err) {
+    prediff_context_desc cd;
+    const char *bad = NULL;
+    PDI_TRY(pdi_check_desc(d, d ? d->canary_begin : 0, d ? d->canary_end : 0, err));
+    if (!d->init) return PDI_FAIL(err, ARG, NULL_ARGUMENT, "desc.init is NULL");
+    memset(t, 0, sizeof *t);
+    t->d = *d;
+    t->m = *d->init;
+    memset(&cd, 0, sizeof cd);
+    cd.n_ctx = d->n_ctx; cd.n_threads = d->n_threads; cd.isa = d->isa;
+    cd.parallel_for = d->parallel_for; cd.parallel_user = d->parallel_user;
+    PDI_TRY(pdi_context_settings(&t->c, &t->m, &cd, err));
+    t->c.attention = d->attention ? d->attention : t->c.attention == PREDIFF_ATTENTION_CAUSAL ? PREDIFF_ATTENTION_HYBRID : t->c.attention;
+    if ((unsigned)d->attention > PREDIFF_ATTENTION_CAUSAL) bad = "attention";
+    if ((unsigned)d->objective > PREDIFF_OBJECTIVE_SEDD) bad = "objective";
+    if ((unsigned)d->rates > PREDIFF_RATES_SQUARE) bad = "rates";
+    if (!(d->causal_weight >= 0 && d->causal_weight <= 1e6)) bad = "causal_weight";
+    if (!(d->selfcond >= 0 && d->selfcond <= 1)) bad = "selfcond";
+    if (!(d->beta1 >= 0 && d->beta1 < 1)) bad = "beta1";
+    if (!(d->beta2 >= 0 && d->beta2 < 1)) bad = "beta2";
+    if (!(d->eps >= 0) || !(d->weight_decay >= 0) || !(d->clip >= 0)) bad = "eps, weight_decay or clip";
+    if (!(d->ema >= 0 && d->ema < 1)) bad = "ema";
+    if (d->add_noise > 1 << 20) bad = "add_noise";
+    if (d->n_blocks > 63 || (d->n_blocks && (d->block_min < 1 || d->block_max < d->block_min))) bad = "n_blocks, block_min or block_max";
+    if (bad) return PDI_FAIL(err, ARG, VALUE_RANGE, "desc.%s is out of range", bad);
+    if (d->n_blocks && (d->complementary || t->c.attention != PREDIFF_ATTENTION_HYBRID)) return PDI_FAIL(err, ARG, CONFLICT, "blocks need hybrid attention and exclude complementary masks");
+    t->d.n_ctx = t->c.n_ctx;
+    if (!d->max_rows) t->d.max_rows = t->d.n_ctx;
+    if (t->d.max_rows > UINT32_MAX / 4) return PDI_FAIL(err, ARG, VALUE_RANGE, "desc.max_rows is out of range");
+    if (!(d->beta1 > 0)) t->d.beta1 = 0.9;
+    if (!(d->beta2 > 0)) t->d.beta2 = 0.999;
+    if (!(d->eps > 0)) t->d.eps = 1e-8;
+    if (d->objective == PREDIFF_OBJECTIVE_CAUSAL) t->d.causal_weight = 1;
+    t->anneal = 1;
+    t->m.hp.shift |= d->shift;
+    if (d->add_noise && !t->m.hp.noise_dim) t->m.hp.noise_dim = d->add_noise;
+    if (d->objective != PREDIFF_OBJECTIVE_CAUSAL) {
+        if (!t->m.mask && t->m.mask_token < 0 && !d->add_mask)
+            return PDI_FAIL(err, ARG, MASK_ID_UNKNOWN, "the model has no mask: set desc.add_mask to give it a mask vector");
+        t->m.hp.adapted = 1;
+        t->m.hp.attention = t->c.attention;
+    }
+    t->W = t->c.qkv_width;
+    pdi_train_list(t);
+    return PREDIFF_OK;
+}
+
+PDI_FN size_t pdi_train_groups(const prediff_trainer *t) { return pdi_min(t->d.max_rows, 4096); }
+
+PDI_FN void pdi_train_layout(prediff_trainer *t, pdi_arena *a) {
+    const pdi_hparams *h = &t->m.hp;
+    size_t rows = t->d.max_rows, d = h->n_embd, V = h->n_vocab, groups = pdi_train_groups(t), layers = t->d.recompute ? 1 : h->n_layer, k;
+    size_t threads = (size_t)t->c.threads.n, wide = pdi_max(pdi_max(2 * h->n_ff, 4 * d), pdi_max(t->W, t->c.q_width));
+    int rate = t->d.add_rate || t->m.rate[0].data, selfcond = t->d.add_selfcond || t->m.selfcond.data;
+    size_t noise = h->noise_dim ? rows : 0;
+    t->n_max = t->d.n_ctx + t->d.n_blocks * pdi_min(t->d.block_max, t->d.n_ctx);
+    t->params = (pdi_param *)pdi_take(a, t->n_params, sizeof *t->params);
+    for (k = 0; k < 3; k++) t->tensors[k] = (prediff_tensor *)pdi_take(a, t->n_params, sizeof **t->tensors);
+    t->w = pdi_take_floats(a, t->n_floats, 1, 1);
+    t->grad = pdi_take_floats(a, t->n_floats + 2, 1, 1);
+    t->m1 = pdi_take_floats(a, t->n_floats, 1, 1);
+    t->m2 = pdi_take_floats(a, t->n_floats, 1, 1);
+    t->ema = pdi_take_floats(a, t->d.ema > 0 ? t->n_floats : 0, 1, 1);
+    if (!(t->d.ema > 0)) t->ema = NULL;
+    t->rows = (pdi_train_row *)pdi_take(a, rows, sizeof *t->rows);
+    t->spans = (pdi_span *)pdi_take(a, rows, sizeof *t->spans);
+    t->targets = (uint32_t *)pdi_take(a, rows, sizeof *t->targets);
+    t->masks = (uint32_t *)pdi_take(a, rows, sizeof *t->masks);
+    t->losses = (uint32_t *)pdi_take(a, rows, sizeof *t->losses);
+    t->rates = pdi_take_floats(a, rows, 1, 1);
+    t->row_nats = (double *)pdi_take(a, rows, sizeof(double));
+    t->slices = (double *)pdi_take(a, PDI_SLICES, sizeof(double));
+    t->x = pdi_take_floats(a, h->n_layer + 1, rows, d);
+    t->saved.qkv = pdi_take_floats(a, layers, rows, t->W);
+    t->saved.mixed = pdi_take_floats(a, layers, rows, t->c.q_width);
+    t->saved.mid = pdi_take_floats(a, layers, rows, d);
+    t->saved.ff = pdi_take_floats(a, layers, rows, 2 * h->n_ff);
+    t->h = pdi_take_floats(a, rows, d, 1);
+    t->dh = pdi_take_floats(a, rows, d, 1);
+    t->dx = pdi_take_floats(a, rows, d, 1);
+    t->act = pdi_take_floats(a, rows, h->n_ff, 1);
+    t->dff = pdi_take_floats(a, rows, wide, 1);
+    t->dqkv = pdi_take_floats(a, rows, t->W, 1);
+    t->logits = pdi_take_floats(a, PDI_TRAIN_HEAD, V, 1);
+    t->turned = pdi_take_floats(a, pdi_max(wide * PDI_TRAIN_ROWS, V * PDI_TRAIN_HEAD), 1, 1);
+    t->soft = pdi_take_floats(a, selfcond ? rows : 0, d, 1);
+    t->first = pdi_take_floats(a, selfcond ? rows : 0, d, 1);
+    t->wave = pdi_take_floats(a, rate ? groups : 0, d, 1);
+    t->tau = pdi_take_floats(a, rate ? groups : 0, d, 1);
+    t->rate_hidden = pdi_take_floats(a, rate ? groups : 0, 4 * d, 1);
+    t->noise = pdi_take_floats(a, noise, h->noise_dim, 1);
+    t->noise_hidden = pdi_take_floats(a, noise, 4 * d, 1);
+    t->pairs = pdi_take_floats(a, threads * 3, t->n_max, t->n_max);
+    t->c.cosines = pdi_take_floats(a, t->c.n_ctx, h->rope_dim, 1);
+    t->c.sines = pdi_take_floats(a, t->c.n_ctx, h->rope_dim, 1);
+    t->unsines = pdi_take_floats(a, t->c.n_ctx, h->rope_dim, 1);
+    t->c.work = pdi_take_floats(a, threads, t->c.work_size, 1);
+    t->m.gguf.tensor_slots = pdi_table_size(t->n_params);
+    t->m.gguf.tensor_table = (uint32_t *)pdi_take(a, t->m.gguf.tensor_slots, sizeof(uint32_t));
+    t->state = (prediff_tensor *)pdi_take(a, 4 * t->n_params, sizeof *t->state);
+    t->state_types = (uint32_t *)pdi_take(a, 4 * t->n_params, sizeof *t->state_types);
+    t->state_names = (char *)pdi_take(a, 3 * t->n_params, PDI_STATE_NAME);
+    t->keys = (prediff_key *)pdi_take(a, t->m.gguf.n_keys + PDI_TRAIN_KEYS, sizeof *t->keys);
+    if (a->base) return;                                        /* what binding takes */
+    pdi_take(a, h->n_layer, sizeof(pdi_layer));
+    pdi_take(a, h->n_layer, sizeof(pdi_layer));
+}
+
+/* The file's tensor that became number i of ours. */
+PDI_FN const prediff_tensor *pdi_find_known(const prediff_trainer *t, size_t i) {
+    const prediff_tensor *x = t->d.init->gguf.tensors;
+    while (pdi_is_state(x->name) || i-- > 0) x++;
+    return x;
+}
+
+/* First values: matrices of the file as floats; last layers zero, so that the model begins as it was. The mask vector: a random
+   direction with the mean length of the embedding rows (a short one lets gradients explode, Bie et al. 2025). */
+PDI_FN void pdi_train_first_values(prediff_trainer *t) {
+    size_t i, k, d = t->m.hp.n_embd;
+    for (i = 0; i < t->n_known; i++) {
+        const prediff_tensor *from = pdi_find_known(t, i);
+        size_t rows = pdi_tensor_rows(from), cols = (size_t)from->dims[0];
+        for (k = 0; k < rows; k++) t->c.k->dequantize(from->type, from->data + k * (from->data_size / rows), t->w + t->params[i].at + k * cols, cols);
+    }
+    for (i = t->n_known; i < t->n_params; i++) {
+        const prediff_tensor *x = &t->tensors[0][i];
+        float *w = t->w + t->params[i].at;
+        double scale = 0;
+        if (pdi_starts(x->name, "prediff.rate.0.")) scale = 1.0 / sqrt((double)d);
+        for (k = 0; k < t->params[i].n; k++) {
+            uint32_t at = (uint32_t)k, part = (uint32_t)i;
+            if (scale > 0) w[k] = (float)(scale * (2.0 * prediff_uniform(t->d.seed, PDI_STREAM_INIT, part, at, 0) - 1.0));
+            else if (pdi_str_is(x->name, "prediff.noise.0.weight")) {
+                double z = pdi_normal(t->d.seed, PDI_STREAM_INIT, at, part);
+                w[k] = (float)(0.02 * (z > 2 ? 2 : z < -2 ? -2 : z));
+            } else if (pdi_str_is(x->name, "prediff.mask.weight")) w[k] = (float)pdi_normal(t->d.seed, PDI_STREAM_INIT, at, part);
+        }
+        if (pdi_str_is(x->name, "prediff.mask.weight")) {
+            double mean = 0, own = (double)t->c.k->row_dot(w, w, d);
+            for (k = 0; k < t->m.hp.n_vocab; k++) {
+                const float *row = (const float *)(const void *)t->m.token_embd.data + k * d;
+                mean += sqrt((double)t->c.k->row_dot(row, row, d)) / (double)t->m.hp.n_vocab;
+            }
+            t->c.k->scale(w, (float)(mean / sqrt(own)), d);
+        }
+    }
+}
+
+/* A tensor of the checkpoint under prefix + name, if it has the shape. */
+PDI_FN int pdi_train_load_state(prediff_trainer *t, const char *prefix, size_t i, float *to) {
+    char name[PDI_STATE_NAME];
+    const prediff_tensor *x;
+    prediff_string s = t->tensors[0][i].name;
+    size_t n = strlen(prefix);
+    memcpy(name, prefix, n);
+    memcpy(name + n, s.bytes, s.n);
+    name[n + s.n] = 0;
+    x = pdi_find_tensor(&t->d.init->gguf, name);
+    if (!x || x->type != PREDIFF_F32 || x->data_size != t->params[i].n * 4) return 0;
+    t->c.k->dequantize(x->type, x->data, to + t->params[i].at, t->params[i].n);
+    return 1;
+}
+
+PDI_FN prediff_status pdi_train_resume(prediff_trainer *t, prediff_error *err) {
+    const pdi_gguf *g = &t->d.init->gguf;
+    int64_t steps = -1, texts = 0, position = 0;
+    size_t i;
+    PDI_TRY(pdi_key_int(g, "train.steps", &steps, err));
+    PDI_TRY(pdi_key_int(g, "train.texts", &texts, err));
+    PDI_TRY(pdi_key_int(g, "train.position", &position, err));
+    if (steps < 0) return PDI_FAIL(err, ARG, KEY_MISSING, "desc.init is no checkpoint: it has no key train.steps");
+    for (i = 0; i < t->n_params; i++)
+        if (!pdi_train_load_state(t, "adam.m.", i, t->m1) || !pdi_train_load_state(t, "adam.v.", i, t->m2))
+            return PDI_FAIL(err, FORMAT, TENSOR_MISSING, "the checkpoint lacks the optimiser state of '%S'", &t->tensors[0][i].name);
+    for (i = 0; t->ema && i < t->n_params; i++)
+        if (!pdi_train_load_state(t, "ema.", i, t->ema)) return PDI_FAIL(err, FORMAT, TENSOR_MISSING, "the checkpoint has no running mean: set desc.ema to 0");
+    t->n_steps = (uint64_t)steps; t->n_texts = (uint64_t)texts; t->position = (uint64_t)position;
+    return PREDIFF_OK;
+}
+
+PDI_DEF prediff_status prediff_trainer_size(const prediff_train_desc *d, size_t *size, prediff_error *err) {
+    prediff_trainer t;
+    pdi_arena a = { NULL, 0, 1 };
+    if (!size) return PDI_FAIL(err, ARG, NULL_ARGUMENT, "size is NULL");
+    *size = 0;
+    PDI_TRY(pdi_train_settings(&t, d, err));
+    pdi_take(&a, 1, sizeof t);
+    pdi_train_layout(&t, &a);
+    if (!a.ok || !pdi_add(a.used, PDI_ALIGN, size)) return PDI_FAIL(err, NOMEM, ALLOC, "a trainer of these sizes is larger than memory can be");
+    return PREDIFF_OK;
+}
+
+/* Binds the weights, then the gradients, as a model of a file is bound. */
+PDI_FN prediff_status pdi_train_bind(prediff_trainer *t, pdi_arena *a, prediff_error *err) {
+    size_t i;
+    pdi_train_list(t);
+    t->m.gguf.tensors = t->tensors[0];
+    t->m.gguf.n_tensors = t->n_params;
+    memset(t->m.gguf.tensor_table, 0, t->m.gguf.tensor_slots * sizeof(uint32_t));
+    for (i = 0; i < t->n_params; i++) pdi_table_add(t->m.gguf.tensor_table, t->m.gguf.tensor_slots, t->tensors[0], sizeof **t->tensors, i);
+    memset(&t->m.output, 0, sizeof t->m.output);
+    memset(t->m.rate, 0, sizeof t->m.rate);
+    memset(&t->m.selfcond, 0, sizeof t->m.selfcond);
+    memset(t->m.noise, 0, sizeof t->m.noise);
+    t->g = t->m;
+    t->g.gguf.tensors = t->tensors[1];
+    PDI_TRY(pdi_bind_model(&t->m, a, 1, err));
+    PDI_TRY(pdi_bind_model(&t->g, a, 1, err));
+    if (t->m.mask) t->m.mask_token = -1;
+    t->m.block = t->m.image = NULL;
+    return PREDIFF_OK;
+}
+
+PDI_DEF prediff_status prediff_trainer_create(prediff_trainer **out, const prediff_train_desc *d, prediff_error *err) {
+    pdi_arena a = { NULL, 0, 1 };
+    prediff_trainer draft, *t;
+    prediff_status s;
+    size_t size, i;
+    void *block;
+    if (!out) return PDI_FAIL(err, ARG, NULL_ARGUMENT, "out is NULL");
+    *out = NULL;
+    PDI_TRY(prediff_trainer_size(d, &size, err));
+    block = pdi_alloc(&d->init->allocator, size);
+    if (!block) return PDI_FAIL(err, NOMEM, ALLOC, "no memory for the trainer (%u bytes)", (uint64_t)size);
+    memset(block, 0, size);
+    a.base = pdi_align_pointer(block);
+    s = pdi_train_settings(&draft, d, err);
+    t = (prediff_trainer *)pdi_take(&a, 1, sizeof *t);
+    *t = draft;
+    t->c.m = &t->m;
+    t->allocator = d->init->allocator;
+    t->block = block; t->block_size = size;
+    pdi_train_layout(t, &a);
+    if (!s) s = pdi_train_bind(t, &a, err);
+    if (!s) {
+        pdi_fill_rotary(&t->c);
+        for (i = 0; i < t->c.n_ctx * t->m.hp.rope_dim; i++) t->unsines[i] = -t->c.sines[i];
+        pdi_train_first_values(t);
+        if (t->ema) memcpy(t->ema, t->w, t->n_floats * sizeof *t->w);
+        if (d->resume) s = pdi_train_resume(t, err);
+    }
+    if (s) { pdi_free(&d->init->allocator, block, size); return s; }
+    *out = t;
+    return PREDIFF_OK;
+}
+
+PDI_DEF void prediff_trainer_destroy(prediff_trainer *t) {
+    prediff_allocator al;
+    if (!t) return;
+    al = t->allocator;
+    pdi_free(&al, t->block, t->block_size);
+}
+
+PDI_DEF const prediff_model *prediff_trainer_model(const prediff_trainer *t) { return &t->m; }
+
+PDI_DEF void prediff_trainer_tensors(const prediff_trainer *t, int what, prediff_container *out) {
+    memset(out, 0, sizeof *out);
+    out->tensors = t->tensors[what];
+    out->n_tensors = t->n_params;
+}
+
+/* -- saving -- */
+
+/* A key whose value lies in the trainer: v bytes, or a string. */
+PDI_FN void pdi_train_key(prediff_trainer *t, const char *name, uint32_t type, uint64_t value, const char *text) {
+    prediff_key *k = &t->keys[t->n_keys];
+    uint8_t *data = t->key_data + t->n_own_keys++ * 32;
+    k->name.bytes = name; k->name.n = strlen(name);
+    k->type = k->element = type; k->count = 1;
+    k->data = data;
+    k->data_size = text ? 8 + strlen(text) : pdi_gguf_size[type];
+    pdi_put_u64(data, text ? strlen(text) : value);
+    if (text) memcpy(data + 8, text, strlen(text));
+    t->n_keys++;
+}
+
+PDI_FN void pdi_train_float_key(prediff_trainer *t, const char *name, float v) { pdi_train_key(t, name, PDI_GGUF_F32, pdi_float_bits(&v), NULL); }
+
+PDI_FN void pdi_train_keys(prediff_trainer *t, int state, uint64_t position) {
+    static const char *const attention[] = { "", "hybrid", "bidirectional", "causal" };
+    const pdi_hparams *h = &t->m.hp;
+    size_t i;
+    t->n_keys = t->n_own_keys = 0;
+    for (i = 0; i < t->m.gguf.n_keys; i++) {
+        const prediff_key *k = &t->m.gguf.keys[i];
+        if (pdi_starts(k->name, "prediff.") || pdi_starts(k->name, "train.") || pdi_str_is(k->name, "diffusion.shift_logits") || pdi_str_is(k->name, "general.file_type") ||
+            pdi_str_is(k->name, "general.alignment") || (t->m.mask && pdi_str_is(k->name, "tokenizer.ggml.mask_token_id"))) continue;
+        t->keys[t->n_keys++] = *k;
+    }
+    if (h->adapted) {
+        pdi_train_key(t, "prediff.version", PDI_GGUF_U32, 1, NULL);
+        pdi_train_key(t, "prediff.attention", PDI_GGUF_STRING, 0, attention[h->attention]);
+        pdi_train_key(t, "diffusion.shift_logits", PDI_GGUF_BOOL, (uint64_t)h->shift, NULL);
+    }
+    if (t->m.rate[0].data) {
+        pdi_train_float_key(t, "prediff.rate.scale", h->rate_scale);
+        pdi_train_float_key(t, "prediff.rate.min", h->rate_min);
+        pdi_train_float_key(t, "prediff.rate.max", h->rate_max);
+    }
+    if (h->noise_dim) {
+        pdi_train_key(t, "prediff.noise.dim", PDI_GGUF_U32, h->noise_dim, NULL);
+        pdi_train_float_key(t, "prediff.noise.scale", h->noise_scale);
+        pdi_train_key(t, "prediff.noise.distribution", PDI_GGUF_STRING, 0, h->noise_normal ? "normal" : "uniform");
+        pdi_train_key(t, "prediff.noise.lifetime", PDI_GGUF_STRING, 0, h->noise_redraw ? "redraw" : "fixed");
+    }
+    if (!state) return;
+    pdi_train_key(t, "train.steps", PDI_GGUF_U64, t->n_steps, NULL);
+    pdi_train_key(t, "train.texts", PDI_GGUF_U64, t->n_texts, NULL);
+    pdi_train_key(t, "train.position", PDI_GGUF_U64, position, NULL);
+}
+
+typedef struct pdi_train_writer { prediff_trainer *t; const float *arrays[4]; int (*write)(void *user, const void *bytes, size_t n); void *user; } pdi_train_writer;
+
+PDI_FN int pdi_train_write(void *user, const void *bytes, size_t n) { return ((pdi_train_writer *)user)->write(((pdi_train_writer *)user)->user, bytes, n); }
+
+PDI_FN int pdi_train_row_out(void *user, size_t tensor, size_t row, float *out) {
+    const pdi_train_writer *w = (const pdi_train_writer *)user;
+    size_t i = tensor % w->t->n_params, cols = (size_t)w->t->tensors[0][i].dims[0];
+    memcpy(out, w->arrays[tensor / w->t->n_params] + w->t->params[i].at + row * cols, cols * sizeof *out);
+    return 0;
+}
+
+PDI_DEF prediff_status prediff_trainer_save(prediff_trainer *t, int what, prediff_type type, int state, uint64_t position,
+                                            int (*write)(void *user, const void *bytes, size_t n), void *user, prediff_error *err) {
+    static const char *const prefixes[] = { "", "adam.m.", "adam.v.", "ema." };
+    prediff_save_desc d;
+    pdi_train_writer w;
+    size_t i, k, parts = !state ? 1 : t->ema ? 4 : 3;
+    if (!t || !write) return PDI_FAIL(err, ARG, NULL_ARGUMENT, "the trainer or write is NULL");
+    if (what != 0 && (what != 2 || !t->ema || state)) return PDI_FAIL(err, ARG, VALUE_RANGE, "the running mean can be saved if desc.ema is set, without state");
+    w.t = t; w.write = write; w.user = user;
+    w.arrays[0] = what == 2 ? t->ema : t->w; w.arrays[1] = t->m1; w.arrays[2] = t->m2; w.arrays[3] = t->ema;
+    for (k = 0; k < parts; k++)
+        for (i = 0; i < t->n_params; i++) {
+            prediff_tensor *x = &t->state[k * t->n_params + i];
+            const pdi_type_info *info = pdi_type_of(state ? (uint32_t)PREDIFF_F32 : (uint32_t)type);
+            *x = t->tensors[0][i];
+            x->data = NULL;
+            if (k) {
+                char *name = t->state_names + ((k - 1) * t->n_params + i) * PDI_STATE_NAME;
+                size_t n = strlen(prefixes[k]);
+                memcpy(name, prefixes[k], n);
+                memcpy(name + n, x->name.bytes, x->name.n);
+                x->name.bytes = name;
+                x->name.n += n;
+            }
+            t->state_types[k * t->n_params + i] = !info || !t->params[i].decay || pdi_str_is(t->tensors[0][i].name, "position_embd.weight") ? (uint32_t)PREDIFF_F32
+                                                : x->dims[0] % info->block ? (uint32_t)PREDIFF_F16 : info->type;
+        }
+    pdi_train_keys(t, state, position);
+    memset(&d, 0, sizeof d);
+    d.keys = t->keys; d.n_keys = t->n_keys;
+    d.tensors = t->state; d.n_tensors = parts * t->n_params;
+    d.store = t->state_types;
+    d.row = pdi_train_row_out;
+    d.write = pdi_train_write;
+    d.user = &w;
+    d.allocator = t->allocator;
+    PDI_TRY(prediff_save(&d, err));
+    t->position = state ? position : t->position;
+    return PREDIFF_OK;
+}
+#endif /* PREDIFF_NO_TRAIN */
+
 /* ---- >>IO: files --------------------------------------------------------------------------------------------------- */
 
 #ifdef PREDIFF_NO_STDIO
@@ -6191,6 +7608,7 @@ PDI_DEF prediff_status prediff_infill(prediff_context *c, const char *marked, co
 #undef PDI_T_AVX512
 #undef PDI_PARTIAL_OPS
 #undef PDI_SMALL_WORK
+#undef PDI_NATIVE
 
 #endif /* the first pass */
 #endif /* PREDIFF_IMPLEMENTATION */
