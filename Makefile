@@ -27,7 +27,7 @@ build/openmp: build/settings
 	@if $(CC) -fopenmp build/openmp.c -o build/openmp.out 2>/dev/null; then echo -fopenmp; fi > build/openmp.tmp
 	@mv build/openmp.tmp $@
 
-build/prediff: tools/prediff.c prediff.h build/openmp
+build/prediff: tools/prediff.c tools/train.c prediff.h build/openmp
 	$(CC) $(CFLAGS) `cat build/openmp` -I. tools/prediff.c $(LDFLAGS) $(LDLIBS) -o $@
 
 build/prediff-convert: tools/prediff-convert.c prediff.h build/settings
@@ -54,6 +54,13 @@ parity: all
 
 build/bench: benchmarks/bench.c prediff.h build/openmp
 	$(CC) $(CFLAGS) `cat build/openmp` -I. benchmarks/bench.c $(LDFLAGS) $(LDLIBS) -o $@
+
+build/bench-train: benchmarks/train.c prediff.h build/openmp
+	$(CC) $(CFLAGS) `cat build/openmp` -I. benchmarks/train.c $(LDFLAGS) $(LDLIBS) -o $@
+
+bench-train: build/bench-train
+	OMP_WAIT_POLICY=passive ./build/bench-train gpt2-124m
+	OMP_WAIT_POLICY=passive ./build/bench-train story-3m
 
 bench: build/bench
 	./build/bench $(MODEL)
@@ -111,4 +118,4 @@ help:
 
 FORCE:
 
-.PHONY: FORCE all run test test-long fuzz parity bench examples install uninstall clean help
+.PHONY: FORCE all run test test-long fuzz parity bench bench-train examples install uninstall clean help

@@ -675,6 +675,8 @@ PREDIFF_API prediff_status prediff_trainer_update(prediff_trainer *t, double rat
 /* prediff_trainer_evaluate: the loss of an objective, forward only; the same draws for the same seed. */
 PREDIFF_API prediff_status prediff_trainer_evaluate(prediff_trainer *t, const prediff_sequence *s, size_t n, prediff_objective objective, uint64_t seed,
                                                     prediff_train_stats *stats, prediff_error *err);
+/* prediff_trainer_get_stats: the sums as they stand. */
+PREDIFF_API void prediff_trainer_get_stats(const prediff_trainer *t, prediff_train_stats *stats);
 /* prediff_trainer_anneal: with bidirectional attention, the share of later positions a row sees (0: causal, 1: all, the default). */
 PREDIFF_API void prediff_trainer_anneal(prediff_trainer *t, double share);
 /* prediff_trainer_model: the model as it stands, for contexts (generate, score) between updates. Lives as long as the trainer. */
@@ -6919,6 +6921,10 @@ PDI_DEF prediff_status prediff_trainer_evaluate(prediff_trainer *t, const predif
     return PREDIFF_OK;
 }
 
+PDI_DEF void prediff_trainer_get_stats(const prediff_trainer *t, prediff_train_stats *stats) {
+    pdi_fill_stats(t, (double)t->grad[t->n_floats], (double)t->grad[t->n_floats + 1], stats);
+}
+
 PDI_DEF void prediff_trainer_anneal(prediff_trainer *t, double share) { t->anneal = share; }
 
 /* -- the update -- */
@@ -7048,8 +7054,6 @@ PDI_FN void pdi_train_list(prediff_trainer *t) {
 PDI_FN prediff_status pdi_train_settings(prediff_trainer *t, const prediff_train_desc *d, prediff_error *err) {
     prediff_context_desc cd;
     const char *bad = NULL;
-    PDI_TRY(pdi_check_desc(d, d ? d->canary_begin : 0, d ? d->canary_end : 0, err));
-    if (!d->init) return PDI_FAIL(err, ARG, NULL_ARGUMENT, "desc.init is NULL");
     memset(t, 0, sizeof *t);
     t->d = *d;
     t->m = *d->init;
@@ -7225,16 +7229,27 @@ PDI_FN prediff_status pdi_train_resume(prediff_trainer *t, prediff_error *err) {
     return PREDIFF_OK;
 }
 
+/* A trainer is too large for the stack, so its draft lives on the heap. */
 PDI_DEF prediff_status prediff_trainer_size(const prediff_train_desc *d, size_t *size, prediff_error *err) {
-    prediff_trainer t;
     pdi_arena a = { NULL, 0, 1 };
+    const prediff_allocator *al;
+    prediff_trainer *t;
+    prediff_status s;
     if (!size) return PDI_FAIL(err, ARG, NULL_ARGUMENT, "size is NULL");
     *size = 0;
-    PDI_TRY(pdi_train_settings(&t, d, err));
-    pdi_take(&a, 1, sizeof t);
-    pdi_train_layout(&t, &a);
-    if (!a.ok || !pdi_add(a.used, PDI_ALIGN, size)) return PDI_FAIL(err, NOMEM, ALLOC, "a trainer of these sizes is larger than memory can be");
-    return PREDIFF_OK;
+    PDI_TRY(pdi_check_desc(d, d ? d->canary_begin : 0, d ? d->canary_end : 0, err));
+    if (!d->init) return PDI_FAIL(err, ARG, NULL_ARGUMENT, "desc.init is NULL");
+    al = &d->init->allocator;
+    t = (prediff_trainer *)pdi_alloc(al, sizeof *t);
+    if (!t) return PDI_FAIL(err, NOMEM, ALLOC, "no memory for a draft of the trainer");
+    s = pdi_train_settings(t, d, err);
+    if (!s) {
+        pdi_take(&a, 1, sizeof *t);
+        pdi_train_layout(t, &a);
+        if (!a.ok || !pdi_add(a.used, PDI_ALIGN, size)) s = PDI_FAIL(err, NOMEM, ALLOC, "a trainer of these sizes is larger than memory can be");
+    }
+    pdi_free(al, t, sizeof *t);
+    return s;
 }
 
 /* Binds the weights, then the gradients, as a model of a file is bound. */
@@ -7260,7 +7275,7 @@ PDI_FN prediff_status pdi_train_bind(prediff_trainer *t, pdi_arena *a, prediff_e
 
 PDI_DEF prediff_status prediff_trainer_create(prediff_trainer **out, const prediff_train_desc *d, prediff_error *err) {
     pdi_arena a = { NULL, 0, 1 };
-    prediff_trainer draft, *t;
+    prediff_trainer *t;
     prediff_status s;
     size_t size, i;
     void *block;
@@ -7271,10 +7286,8 @@ PDI_DEF prediff_status prediff_trainer_create(prediff_trainer **out, const predi
     if (!block) return PDI_FAIL(err, NOMEM, ALLOC, "no memory for the trainer (%u bytes)", (uint64_t)size);
     memset(block, 0, size);
     a.base = pdi_align_pointer(block);
-    s = pdi_train_settings(&draft, d, err);
     t = (prediff_trainer *)pdi_take(&a, 1, sizeof *t);
-    *t = draft;
-    t->c.m = &t->m;
+    s = pdi_train_settings(t, d, err);
     t->allocator = d->init->allocator;
     t->block = block; t->block_size = size;
     pdi_train_layout(t, &a);

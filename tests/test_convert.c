@@ -745,7 +745,6 @@ static void test_kinds(void) {
 typedef struct verdict { const char *where, *word; cv_item item; } verdict;
 static const verdict verdicts[] = {
     { "safetensors/bad_neg_dim", "json", CV_JSON_TYPE }, { "safetensors/bad_float_dim", "json", CV_JSON_TYPE }, { "safetensors/bad_meta_not_string", "json", CV_JSON_TYPE },
-    { "tokenizer/ok_ignore_merges.json", "", CV_TOKENIZER },    /* with the splitter of GPT-2 no model has it, and no GGUF can say it */
     { "gguf/bad_", "", CV_LIBRARY }, { "gguf/unsup_", "", CV_LIBRARY },                   /* which of the library's items: test_robust.c */
     { "", "json", CV_JSON }, { "", "utf8", CV_JSON }, { "", "header-", CV_HEADER }, { "", "lfs-pointer", CV_FILE_KIND }, { "", "incomplete", CV_TRUNCATED },
     { "", "offset", CV_OFFSET }, { "", "overflow", CV_SHAPE }, { "", "duplicate-id", CV_TOKEN }, { "", "duplicate", CV_JSON_DUPLICATE }, { "", "unsupported-dtype", CV_DTYPE },

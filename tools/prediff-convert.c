@@ -1103,6 +1103,7 @@ typedef struct cv_vocab {
     prediff_string *left, *right;      /* [n_merges] BPE */
     int32_t bos, eos, eot, unk, pad, mask;          /* -1 = none */
     int add_bos, add_eos, add_space_prefix;         /* -1 = not said */
+    int ignore_merges;                 /* a word that is a token as a whole is taken as it is; -1: with llama-bpe, else not */
     const char *remark;                /* worth telling the user, or NULL */
 } cv_vocab;
 
@@ -1123,7 +1124,8 @@ static int cv_key_copy(cv_pool *p, cv_keys *k, const prediff_key *key, cv_error 
 }
 
 /* A new key of `size` bytes of data, which *data points at. element: of an array, else the type again. */
-static int cv_key_add(cv_pool *p, cv_keys *k, const char *name, uint32_t type, uint32_t element, size_t count, size_t size, uint8_t **data, cv_error *e) {
+static int cv_key_add(cv_pool *p, cv_keys *k, const char *name, uint32_t type, uint32_t element, size_t count, size_t size,
+                      uint8_t **data, cv_error *e) {
     prediff_key key;
     char *copy = cv_copy(p, name, strlen(name), e);
     *data = copy ? (uint8_t *)cv_alloc(p, size, 1, e) : NULL;
@@ -1164,11 +1166,13 @@ static int cv_key_string(cv_pool *p, cv_keys *k, const char *name, prediff_strin
 }
 
 /* An array of strings; with `right`, of "left right". */
-static int cv_key_strings(cv_pool *p, cv_keys *k, const char *name, const prediff_string *left, const prediff_string *right, size_t n, cv_error *e) {
+static int cv_key_strings(cv_pool *p, cv_keys *k, const char *name, const prediff_string *left, const prediff_string *right, size_t n,
+                          cv_error *e) {
     uint8_t *data;
     size_t i, size = 0;
     for (i = 0; i < n; i++)
-        if (!pdi_add(size, 8 + left[i].n, &size) || (right && !pdi_add(size, 1 + right[i].n, &size))) return CV_FAIL(e, LIMIT, "%s is too long", name);
+        if (!pdi_add(size, 8 + left[i].n, &size) || (right && !pdi_add(size, 1 + right[i].n, &size)))
+            return CV_FAIL(e, LIMIT, "%s is too long", name);
     CV_TRY(cv_key_add(p, k, name, PDI_GGUF_ARRAY, PDI_GGUF_STRING, n, size, &data, e));
     for (i = 0; i < n; i++) {
         pdi_put_u64(data, left[i].n + (right ? 1 + right[i].n : 0));
@@ -1202,8 +1206,9 @@ static int cv_key_i32s(cv_pool *p, cv_keys *k, const char *name, const int32_t *
 
 /* The special ids: their keys in GGUF, their names in tokenizer_config.json, their places in cv_vocab. */
 enum { CV_SPECIALS = 6 };
-static const char *const cv_special_keys[CV_SPECIALS] = { "tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
-    "tokenizer.ggml.unknown_token_id", "tokenizer.ggml.padding_token_id", "tokenizer.ggml.mask_token_id" };
+static const char *const cv_special_keys[CV_SPECIALS] = {
+    "tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.unknown_token_id",
+    "tokenizer.ggml.padding_token_id", "tokenizer.ggml.mask_token_id" };
 static const char *const cv_special_names[CV_SPECIALS] = { "bos_token", "eos_token", "eot_token", "unk_token", "pad_token", "mask_token" };
 static int32_t *cv_special(cv_vocab *v, size_t i) {
     switch (i) {
@@ -1216,9 +1221,12 @@ static int32_t *cv_special(cv_vocab *v, size_t i) {
     }
 }
 
-enum { CV_FLAGS = 3 };
-static const char *const cv_flag_keys[CV_FLAGS] = { "tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_eos_token", "tokenizer.ggml.add_space_prefix" };
-static int *cv_flag(cv_vocab *v, size_t i) { return i == 0 ? &v->add_bos : i == 1 ? &v->add_eos : &v->add_space_prefix; }
+enum { CV_FLAGS = 4 };
+static const char *const cv_flag_keys[CV_FLAGS] = { "tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_eos_token",
+                                                    "tokenizer.ggml.add_space_prefix", "tokenizer.ggml.ignore_merges" };
+static int *cv_flag(cv_vocab *v, size_t i) {
+    return i == 0 ? &v->add_bos : i == 1 ? &v->add_eos : i == 2 ? &v->add_space_prefix : &v->ignore_merges;
+}
 
 static int cv_vocab_keys(cv_pool *p, const cv_vocab *vocab, cv_keys *k, cv_error *e) {
     cv_vocab v = *vocab;
@@ -1257,7 +1265,7 @@ static void cv_vocab_begin(cv_builder *b, cv_pool *p, const char *path, cv_vocab
     b->pool = p; b->e = e; b->path = path; b->v = v;
     b->max_id = -1;
     v->bos = v->eos = v->eot = v->unk = v->pad = v->mask = -1;
-    v->add_bos = v->add_eos = v->add_space_prefix = -1;
+    v->add_bos = v->add_eos = v->add_space_prefix = v->ignore_merges = -1;
 }
 
 static int cv_vocab_arrays(cv_builder *b, size_t n) {
@@ -1313,6 +1321,17 @@ static int cv_fill_holes(cv_builder *b) {
     return 0;
 }
 
+/* In a tokenizer.json that we wrote they come back as ordinary tokens. */
+static void cv_find_holes(cv_builder *b) {
+    char text[CV_HOLE];
+    size_t i;
+    for (i = 0; i < b->v->n; i++) {
+        if (b->v->types[i] != PDI_TYPE_NORMAL || b->v->tokens[i].bytes[0] != '[') continue;
+        snprintf(text, sizeof text, "[PAD%lu]", (unsigned long)i);
+        if (pdi_str_is(b->v->tokens[i], text)) b->v->types[i] = PDI_TYPE_UNUSED;
+    }
+}
+
 /* Tokens are complete: texts must differ; from here on they can be found. */
 static int cv_index(cv_builder *b) {
     cv_vocab *v = b->v;
@@ -1364,13 +1383,18 @@ static int cv_merge(cv_builder *b, size_t i, prediff_string left, prediff_string
     int32_t l = cv_token(b, left.bytes, left.n), r = cv_token(b, right.bytes, right.n), made = cv_joined(b, left, right);
     uint32_t h = (uint32_t)l * 0x9E3779B1u ^ ((uint32_t)r + 0x7F4A7C15u) * 0x85EBCA6Bu;
     size_t s, probes = 0;
-    if (l < 0 || r < 0) return CV_FAIL_AT(b->e, MERGE, i, "%s: merge %u, '%S' '%S', names a token that does not exist", b->path, (uint64_t)i, &left, &right);
-    if (made < 0) return CV_FAIL_AT(b->e, MERGE, i, "%s: merge %u, '%S' '%S', makes a token that does not exist", b->path, (uint64_t)i, &left, &right);
+    if (l < 0 || r < 0)
+        return CV_FAIL_AT(b->e, MERGE, i, "%s: merge %u, '%S' '%S', names a token that does not exist", b->path, (uint64_t)i, &left,
+                          &right);
+    if (made < 0)
+        return CV_FAIL_AT(b->e, MERGE, i, "%s: merge %u, '%S' '%S', makes a token that does not exist", b->path, (uint64_t)i, &left,
+                          &right);
     h = (h ^ h >> 15) * 0xC2B2AE35u;
     for (s = (h ^ h >> 13) & (b->pair_slots - 1); b->pairs[s]; s = (s + 1) & (b->pair_slots - 1)) {
         size_t k = b->pairs[s] - 1;
         if (v->left[k].bytes == v->tokens[l].bytes && v->right[k].bytes == v->tokens[r].bytes) return 0;
-        if (++probes > PDI_MOST_PROBES) return CV_FAIL_AT(b->e, MERGE, i, "%s: merge %u collides with too many others", b->path, (uint64_t)i);
+        if (++probes > PDI_MOST_PROBES)
+            return CV_FAIL_AT(b->e, MERGE, i, "%s: merge %u collides with too many others", b->path, (uint64_t)i);
     }
     if (b->made) b->made[v->n_merges] = made;
     v->left[v->n_merges] = v->tokens[l];
@@ -1457,7 +1481,8 @@ static int cv_added_entry(const cv_builder *b, const cv_json *j, const cv_node *
     out->text = content->text;
     out->type = cv_true(j, object, "special") ? PDI_TYPE_CONTROL : PDI_TYPE_USER;
     for (i = 0; i < 3 && out->type == PDI_TYPE_USER; i++)
-        if (cv_true(j, object, conditions[i])) return CV_FAIL_AT(b->e, TOKENIZER, object->at, "%s: byte %u: the added token '%S' has %s, which we do not do",
+        if (cv_true(j, object, conditions[i]))
+            return CV_FAIL_AT(b->e, TOKENIZER, object->at, "%s: byte %u: the added token '%S' has %s, which we do not do",
                                                                  b->path, (uint64_t)object->at, &out->text, conditions[i]);
     return 0;
 }
@@ -1474,7 +1499,8 @@ static int cv_entry_of(const cv_builder *b, const cv_json *j, const cv_node *k, 
     out->type = form == CV_BY_TEXT ? PDI_TYPE_NORMAL : PDI_TYPE_USER;
     if (form == CV_BY_TEXT || form == CV_ADDED_BY_TEXT) { out->text = k->text; return cv_get_int(j, id, &out->id, b->e); }
     if (form == CV_ADDED_BY_ID) {
-        if (!cv_digits_id(k->text, &out->id)) return CV_FAIL_AT(b->e, TOKEN, k->at, "%s: byte %u: '%S' is no token id", b->path, (uint64_t)k->at, &k->text);
+        if (!cv_digits_id(k->text, &out->id))
+            return CV_FAIL_AT(b->e, TOKEN, k->at, "%s: byte %u: '%S' is no token id", b->path, (uint64_t)k->at, &k->text);
         return cv_added_entry(b, j, k + 1, out);
     }
     id = cv_field(j, k, "id");
@@ -1487,11 +1513,13 @@ static int cv_entries(cv_builder *b, const cv_json *j, const cv_node *list, cv_f
     const cv_node *k;
     uint32_t i;
     if (!list) return 0;
-    if (list->kind != (form == CV_ADDED_LIST ? CV_ARRAY : CV_OBJECT)) return cv_json_type(j, list, form == CV_ADDED_LIST ? "an array" : "an object", b->e);
+    if (list->kind != (form == CV_ADDED_LIST ? CV_ARRAY : CV_OBJECT))
+        return cv_json_type(j, list, form == CV_ADDED_LIST ? "an array" : "an object", b->e);
     for (k = cv_first(list), i = 0; i < list->count; i++, k = cv_after(j, form == CV_ADDED_LIST ? k : k + 1)) {
         cv_entry t;
         CV_TRY(cv_entry_of(b, j, k, form, &t));
-        if (t.id < 0) return CV_FAIL_AT(b->e, TOKEN, k->at, "%s: byte %u: token '%S' has the id %i", b->path, (uint64_t)k->at, &t.text, t.id);
+        if (t.id < 0)
+            return CV_FAIL_AT(b->e, TOKEN, k->at, "%s: byte %u: token '%S' has the id %i", b->path, (uint64_t)k->at, &t.text, t.id);
         if (b->v->tokens && t.id < (int64_t)b->v->n) { CV_TRY(cv_place(b, t.id, t.text, t.type)); continue; }
         b->count++;
         if (t.id > b->max_id) b->max_id = t.id;
@@ -1542,7 +1570,8 @@ static int cv_scores_from_merges(cv_builder *b) {
         id = b->made[i];
         if (v->types[id] != PDI_TYPE_NORMAL || v->types[l] != PDI_TYPE_NORMAL || v->types[r] != PDI_TYPE_NORMAL) continue;
         if (id != last && count[id])
-            return CV_FAIL_AT(b->e, TOKENIZER, i, "%s: merge %u, '%S' '%S': the merges of one token do not stand together, so scores cannot express their order",
+            return CV_FAIL_AT(b->e, TOKENIZER, i,
+                              "%s: merge %u, '%S' '%S': a token's merges do not stand together; scores cannot express that",
                               b->path, (uint64_t)i, &v->left[i], &v->right[i]);
         if (id != last) v->scores[id] = (float)made++ * -1.0f;
         count[id]++;
@@ -1552,9 +1581,11 @@ static int cv_scores_from_merges(cv_builder *b) {
     for (i = 0; i < v->n; i++) {
         if (v->types[i] != PDI_TYPE_NORMAL) continue;
         splits = cv_splits(b, i);
-        if (splits == SIZE_MAX) return CV_FAIL_AT(b->e, LIMIT, i, "%s: token %u has %u bytes", b->path, (uint64_t)i, (uint64_t)v->tokens[i].n);
+        if (splits == SIZE_MAX)
+            return CV_FAIL_AT(b->e, LIMIT, i, "%s: token %u has %u bytes", b->path, (uint64_t)i, (uint64_t)v->tokens[i].n);
         if (splits != count[i])
-            return CV_FAIL_AT(b->e, TOKENIZER, i, "%s: token %u, '%S', can be split in %u ways, the merges have %u: scores cannot express that",
+            return CV_FAIL_AT(b->e, TOKENIZER, i,
+                              "%s: token %u, '%S', can be split in %u ways, the merges have %u: scores cannot express that",
                               b->path, (uint64_t)i, &v->tokens[i], (uint64_t)splits, (uint64_t)count[i]);
         if (!count[i]) v->scores[i] = -(float)made;
     }
@@ -1589,7 +1620,9 @@ static prediff_string cv_text_of(const cv_json *j, const cv_node *object, const 
     return v && v->kind == CV_STRING ? v->text : cv_str("");
 }
 
-static int cv_text_is(const cv_json *j, const cv_node *object, const char *key, const char *want) { return pdi_str_is(cv_text_of(j, object, key), want); }
+static int cv_text_is(const cv_json *j, const cv_node *object, const char *key, const char *want) {
+    return pdi_str_is(cv_text_of(j, object, key), want);
+}
 
 /* The parts of a Sequence (its list under `key`), or the one object itself: at most `most`, from `out`. */
 static size_t cv_parts(const cv_json *j, const cv_node *v, const char *key, const cv_node **out, size_t most) {
@@ -1612,8 +1645,12 @@ static int cv_strange(const cv_builder *b, const char *part, const cv_json *j, c
 }
 
 static const char cv_regex_gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-static const char cv_regex_llama3[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-static const char cv_regex_qwen2[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+static const char cv_regex_llama3[] =
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}"
+    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+static const char cv_regex_qwen2[] =
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}"
+    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
 /* ByteLevel, after the parts before it: which splitter they are together. */
 static int cv_byte_level(cv_builder *b, const cv_json *j, const cv_node *const *part, size_t n) {
@@ -1623,8 +1660,12 @@ static int cv_byte_level(cv_builder *b, const cv_json *j, const cv_node *const *
     if (!prefix || prefix->kind != CV_BOOL || prefix->truth)
         return CV_FAIL_AT(b->e, TOKENIZER, last->at, "%s: ByteLevel with add_prefix_space is not supported", b->path);
     if (n == 1 && use_regex) { b->v->pre = "gpt-2"; return 0; }
-    if (n == 2 && use_regex && cv_text_is(j, part[0], "type", "Digits") && cv_true(j, part[0], "individual_digits")) { b->v->pre = "smollm"; return 0; }
-    if (n != 2 || use_regex || !cv_text_is(j, part[0], "type", "Split") || !cv_text_is(j, part[0], "behavior", "Isolated") || cv_true(j, part[0], "invert"))
+    if (n == 2 && use_regex && cv_text_is(j, part[0], "type", "Digits") && cv_true(j, part[0], "individual_digits")) {
+        b->v->pre = "smollm";
+        return 0;
+    }
+    if (n != 2 || use_regex || !cv_text_is(j, part[0], "type", "Split") || !cv_text_is(j, part[0], "behavior", "Isolated") ||
+        cv_true(j, part[0], "invert"))
         return cv_strange(b, "pre_tokenizer", j, part[0]);
     regex = cv_text_of(j, cv_field(j, part[0], "pattern"), "Regex");
     if (pdi_str_is(regex, cv_regex_gpt2)) b->v->pre = "gpt-2";
@@ -1638,8 +1679,10 @@ static int cv_byte_level(cv_builder *b, const cv_json *j, const cv_node *const *
 static int cv_metaspace(cv_builder *b, const cv_json *j, const cv_node *v) {
     prediff_string scheme = cv_text_of(j, v, "prepend_scheme");
     const cv_node *split = cv_field(j, v, "split");
-    if (!cv_text_is(j, v, "replacement", "\xE2\x96\x81") || !split || split->kind != CV_BOOL || split->truth) return cv_strange(b, "pre_tokenizer", j, v);
-    if (!pdi_str_is(scheme, "always") && !pdi_str_is(scheme, "first") && !pdi_str_is(scheme, "never")) return cv_strange(b, "pre_tokenizer", j, v);
+    if (!cv_text_is(j, v, "replacement", "\xE2\x96\x81") || !split || split->kind != CV_BOOL || split->truth)
+        return cv_strange(b, "pre_tokenizer", j, v);
+    if (!pdi_str_is(scheme, "always") && !pdi_str_is(scheme, "first") && !pdi_str_is(scheme, "never"))
+        return cv_strange(b, "pre_tokenizer", j, v);
     b->v->spm = 1;
     b->v->add_space_prefix = !pdi_str_is(scheme, "never");
     return 0;
@@ -1647,7 +1690,8 @@ static int cv_metaspace(cv_builder *b, const cv_json *j, const cv_node *v) {
 
 /* Sets spm, pre and add_space_prefix. */
 static int cv_splitting(cv_builder *b, const cv_json *j) {
-    const cv_node *normalizer = cv_field(j, j->nodes, "normalizer"), *splitter = cv_field(j, j->nodes, "pre_tokenizer"), *part[CV_PARTS + 1];
+    const cv_node *normalizer = cv_field(j, j->nodes, "normalizer"), *splitter = cv_field(j, j->nodes, "pre_tokenizer");
+    const cv_node *part[CV_PARTS + 1];
     size_t i, n = cv_parts(j, normalizer, "normalizers", part, CV_PARTS);
     int prepend = 0, replace = 0, nfc = 0;
     if (n > CV_PARTS) return cv_strange(b, "normalizer", j, normalizer);
@@ -1683,8 +1727,12 @@ static int cv_template(cv_builder *b, const cv_json *j, const cv_node *post) {
         prediff_string name = cv_text_of(j, token, "id");
         int32_t id = token ? cv_token(b, name.bytes, name.n) : -1, *known = text ? &b->v->eos : &b->v->bos;
         if (!token && !text && cv_field(j, k, "Sequence")) { text = 1; continue; }
-        if (id < 0) return CV_FAIL_AT(b->e, TOKENIZER, k->at, "%s: byte %u: the template names '%S', which is no token", b->path, (uint64_t)k->at, &name);
-        if (before[text]++) return CV_FAIL_AT(b->e, TOKENIZER, k->at, "%s: byte %u: the template puts several tokens side by side", b->path, (uint64_t)k->at);
+        if (id < 0)
+            return CV_FAIL_AT(b->e, TOKENIZER, k->at, "%s: byte %u: the template names '%S', which is no token", b->path, (uint64_t)k->at,
+                              &name);
+        if (before[text]++)
+            return CV_FAIL_AT(b->e, TOKENIZER, k->at, "%s: byte %u: the template puts several tokens side by side", b->path,
+                              (uint64_t)k->at);
         *known = id;
     }
     if (!text) return cv_strange(b, "post_processor", j, post);
@@ -1721,9 +1769,8 @@ static int cv_model_settings(cv_builder *b, const cv_json *j, const cv_node *mod
         return CV_FAIL(b->e, TOKENIZER, "%s: a SentencePiece vocabulary without byte fallback is not supported", b->path);
     if (!b->v->spm && cv_true(j, model, "byte_fallback"))
         return CV_FAIL(b->e, TOKENIZER, "%s: byte fallback with a ByteLevel pre_tokenizer is not supported", b->path);
-    if (cv_true(j, model, "ignore_merges") != (b->v->pre && strcmp(b->v->pre, "llama-bpe") == 0))
-        return CV_FAIL(b->e, TOKENIZER, "%s: ignore_merges %s with the splitter %s; whole words are taken first with llama-bpe and only there", b->path,
-                       cv_true(j, model, "ignore_merges") ? "true" : "false", b->v->pre ? b->v->pre : "of SentencePiece");
+    if (cv_true(j, model, "ignore_merges") != (b->v->pre && strcmp(b->v->pre, "llama-bpe") == 0)) b->v->ignore_merges = cv_true(j, model, "ignore_merges");
+    if (b->v->spm && b->v->ignore_merges > 0) return CV_FAIL(b->e, TOKENIZER, "%s: ignore_merges in a SentencePiece vocabulary is not supported", b->path);
     return 0;
 }
 
@@ -1766,6 +1813,7 @@ static int cv_json_tokenizer(cv_builder *b, char *text, size_t n) {
     CV_TRY(cv_entries(b, &j, cv_field(&j, model, "vocab"), CV_BY_TEXT) || cv_entries(b, &j, added, CV_ADDED_LIST));
     CV_TRY(cv_entries_measured(b));
     CV_TRY(cv_entries(b, &j, cv_field(&j, model, "vocab"), CV_BY_TEXT) || cv_entries(b, &j, added, CV_ADDED_LIST) || cv_index(b));
+    cv_find_holes(b);
     CV_TRY(cv_unknown(b, &j, model));
     if (b->v->spm) CV_TRY(cv_byte_types(b));
     CV_TRY(cv_json_merges(b, &j, cv_field(&j, model, "merges")));
@@ -1843,7 +1891,8 @@ static int cv_piece(cv_builder *b, prediff_string m, size_t id) {
         if (f.number == 3 && f.wire == 0) type = f.value > PDI_TYPE_BYTE ? 0 : (int32_t)f.value;
     }
     if (type < PDI_TYPE_NORMAL) return CV_FAIL_AT(b->e, TOKEN, id, "%s: piece %u has an unknown type", b->path, (uint64_t)id);
-    if (!pdi_is_finite(&v->scores[id])) return CV_FAIL_AT(b->e, TOKEN, id, "%s: piece %u has a score that is no number", b->path, (uint64_t)id);
+    if (!pdi_is_finite(&v->scores[id]))
+        return CV_FAIL_AT(b->e, TOKEN, id, "%s: piece %u has a score that is no number", b->path, (uint64_t)id);
     return cv_place(b, (int64_t)id, text, type);
 }
 
@@ -1861,13 +1910,15 @@ static int cv_trainer_spec(cv_builder *b, prediff_string m) {
         if (f.number == 35) fallback = f.value;
         for (i = 0; i < 4; i++) if (f.number == ids[i]) special[i] = f.value;
     }
-    if (kind != 2) return CV_FAIL(b->e, TOKENIZER, "%s: a SentencePiece model of kind %s; BPE is supported", b->path, kinds[kind < 5 ? kind : 0]);
+    if (kind != 2)
+        return CV_FAIL(b->e, TOKENIZER, "%s: a SentencePiece model of kind %s; BPE is supported", b->path, kinds[kind < 5 ? kind : 0]);
     if (!fallback) return CV_FAIL(b->e, TOKENIZER, "%s: a SentencePiece model without byte fallback is not supported", b->path);
     if (suffix) return CV_FAIL(b->e, TOKENIZER, "%s: a SentencePiece model with white space as a suffix is not supported", b->path);
     for (i = 0; i < 4; i++) {
         int32_t *to = i == 0 ? &b->v->unk : i == 1 ? &b->v->bos : i == 2 ? &b->v->eos : &b->v->pad;
         if ((special[i] & UINT32_MAX) >> 31) continue;                              /* negative: none */
-        if (special[i] >= b->v->n) return CV_FAIL(b->e, TOKEN, "%s: a special id is %u; there are %u pieces", b->path, special[i], (uint64_t)b->v->n);
+        if (special[i] >= b->v->n)
+            return CV_FAIL(b->e, TOKEN, "%s: a special id is %u; there are %u pieces", b->path, special[i], (uint64_t)b->v->n);
         *to = (int32_t)special[i];
     }
     return 0;
@@ -1886,7 +1937,8 @@ static int cv_normalizer_spec(cv_builder *b, prediff_string m) {
     }
     if (map) return CV_FAIL(b->e, TOKENIZER, "%s: the normalizer '%S' is not supported", b->path, &name);
     if (flags[1] || !flags[2])
-        return CV_FAIL(b->e, TOKENIZER, "%s: the normalizer %s, which is not supported", b->path, flags[1] ? "removes extra white space" : "does not escape white space");
+        return CV_FAIL(b->e, TOKENIZER, "%s: the normalizer %s, which is not supported", b->path,
+                       flags[1] ? "removes extra white space" : "does not escape white space");
     b->v->add_space_prefix = flags[0] != 0;
     return 0;
 }
@@ -1939,7 +1991,8 @@ static int cv_bin_token(cv_builder *b, size_t id, prediff_string s, char **out) 
 static int cv_bin_next(cv_builder *b, prediff_string file, size_t *at, size_t id, float *score, prediff_string *s) {
     const uint8_t *p = (const uint8_t *)file.bytes + *at;
     if (file.n - *at < 8 || pdi_u32(p + 4) > file.n - *at - 8)
-        return CV_FAIL_AT(b->e, TRUNCATED, *at, "%s: byte %u: the file ends inside token %u, or is damaged", b->path, (uint64_t)*at, (uint64_t)id);
+        return CV_FAIL_AT(b->e, TRUNCATED, *at, "%s: byte %u: the file ends inside token %u, or is damaged", b->path, (uint64_t)*at,
+                          (uint64_t)id);
     *score = pdi_f32(p);
     if (!pdi_is_finite(score)) return CV_FAIL_AT(b->e, TOKEN, id, "%s: token %u has a score that is no number", b->path, (uint64_t)id);
     s->bytes = file.bytes + *at + 8;
@@ -1962,7 +2015,9 @@ static int cv_tokenizer_bin_into(cv_builder *b, const char *bytes, size_t n) {
         CV_TRY(cv_bin_next(b, file, &at, count, &score, &s));
         for (i = 0; i < s.n; i++) size += s.bytes[i] == ' ' ? 3 : 1;
     }
-    if (count < 3) return CV_FAIL_AT(b->e, TRUNCATED, n, "%s has only %u tokens: not a llama2.c tokenizer, or it is cut off", b->path, (uint64_t)count);
+    if (count < 3)
+        return CV_FAIL_AT(b->e, TRUNCATED, n, "%s has only %u tokens: not a llama2.c tokenizer, or it is cut off", b->path,
+                          (uint64_t)count);
     text = (char *)cv_alloc(b->pool, size, 1, b->e);
     if (!text || cv_vocab_arrays(b, count)) return 1;
     v->scores = (float *)cv_alloc(b->pool, count, sizeof *v->scores, b->e);
@@ -1988,9 +2043,12 @@ static const prediff_key *cv_find_key(const prediff_container *g, const char *na
     return NULL;
 }
 
-static int cv_key_wrong(const cv_builder *b, const char *name) { return CV_FAIL(b->e, TOKENIZER, "key %s has the wrong type or number of elements", name); }
+static int cv_key_wrong(const cv_builder *b, const char *name) {
+    return CV_FAIL(b->e, TOKENIZER, "key %s has the wrong type or number of elements", name);
+}
 
-static int cv_key_text(const cv_builder *b, const prediff_container *g, const char *name, prediff_string *out) {     /* absent: bytes NULL */
+/* A string; absent: bytes NULL. */
+static int cv_key_text(const cv_builder *b, const prediff_container *g, const char *name, prediff_string *out) {
     const prediff_key *k = cv_find_key(g, name);
     pdi_cursor c;
     out->bytes = NULL;
@@ -2021,7 +2079,8 @@ static int cv_keys_tokens(cv_builder *b, const prediff_container *g) {
     CV_TRY(cv_key_array(b, g, "tokenizer.ggml.tokens", PDI_GGUF_STRING, 0, &tokens));
     if (tokens.count == 0 || tokens.count > INT32_MAX) return CV_FAIL(b->e, TOKENIZER, "key tokenizer.ggml.tokens is missing or empty");
     CV_TRY(cv_vocab_arrays(b, (size_t)tokens.count));
-    CV_TRY(cv_key_array(b, g, "tokenizer.ggml.token_type", PDI_GGUF_I32, v->n, &types) || cv_key_array(b, g, "tokenizer.ggml.scores", PDI_GGUF_F32, v->n, &scores));
+    CV_TRY(cv_key_array(b, g, "tokenizer.ggml.token_type", PDI_GGUF_I32, v->n, &types) ||
+           cv_key_array(b, g, "tokenizer.ggml.scores", PDI_GGUF_F32, v->n, &scores));
     if (v->spm && !scores.data) return CV_FAIL(b->e, TOKENIZER, "key tokenizer.ggml.scores is missing");
     if (v->spm) v->scores = (float *)cv_alloc(b->pool, v->n, sizeof *v->scores, b->e);
     if (v->spm && !v->scores) return 1;
@@ -2047,7 +2106,8 @@ static int cv_keys_merges(cv_builder *b, const prediff_container *g) {
     c = pdi_cursor_of(merges.data, merges.data_size);
     for (i = 0; i < merges.count; i++) {
         prediff_string s = pdi_next_string(&c), left, right;
-        if (!cv_cut_merge(s, &left, &right)) return CV_FAIL_AT(b->e, MERGE, i, "merge %u, '%S', is not two tokens with a space between", (uint64_t)i, &s);
+        if (!cv_cut_merge(s, &left, &right))
+            return CV_FAIL_AT(b->e, MERGE, i, "merge %u, '%S', is not two tokens with a space between", (uint64_t)i, &s);
         CV_TRY(cv_merge(b, i, left, right));
     }
     return 0;
@@ -2137,8 +2197,10 @@ static void cv_read_settings(cv_builder *b, const cv_json *j, int mark, int *sai
 /* Classes of tokenizers that come as vocab.json and merges.txt: their splitter, and what they take when nothing is said. */
 typedef struct cv_class { const char *name, *pre, *bos, *eos, *pad; } cv_class;
 static const cv_class cv_classes[] = {
-    { "GPT2Tokenizer", "gpt-2", "<|endoftext|>", "<|endoftext|>", "" }, { "GPT2TokenizerFast", "gpt-2", "<|endoftext|>", "<|endoftext|>", "" },
-    { "Qwen2Tokenizer", "qwen2", "", "<|endoftext|>", "<|endoftext|>" }, { "Qwen2TokenizerFast", "qwen2", "", "<|endoftext|>", "<|endoftext|>" },
+    { "GPT2Tokenizer", "gpt-2", "<|endoftext|>", "<|endoftext|>", "" },
+    { "GPT2TokenizerFast", "gpt-2", "<|endoftext|>", "<|endoftext|>", "" },
+    { "Qwen2Tokenizer", "qwen2", "", "<|endoftext|>", "<|endoftext|>" },
+    { "Qwen2TokenizerFast", "qwen2", "", "<|endoftext|>", "<|endoftext|>" },
     { "DreamTokenizer", "qwen2", "", "<|endoftext|>", "<|endoftext|>" }
 };
 
@@ -2147,7 +2209,11 @@ static int cv_class_of(cv_builder *b, const cv_json *settings, const cv_class **
     size_t i;
     *out = &cv_classes[0];                 /* the oldest folders say nothing */
     if (!name.n) return 0;
-    for (i = 0; i < sizeof cv_classes / sizeof cv_classes[0]; i++) if (pdi_str_is(name, cv_classes[i].name)) { *out = &cv_classes[i]; return 0; }
+    for (i = 0; i < sizeof cv_classes / sizeof cv_classes[0]; i++) {
+        if (!pdi_str_is(name, cv_classes[i].name)) continue;
+        *out = &cv_classes[i];
+        return 0;
+    }
     return CV_FAIL(b->e, TOKENIZER, "%s: how a '%S' splits text is not known here; a tokenizer.json would tell", settings->path, &name);
 }
 
@@ -2215,7 +2281,8 @@ static int cv_vocab_read_folder(cv_pool *p, const char *folder, cv_vocab *out, i
     }
     if (i == 3) return 0;
     b.path = path;
-    CV_TRY(cv_json_file(&b, folder, "tokenizer_config.json", &settings, &there) || cv_json_file(&b, folder, "special_tokens_map.json", &map, &there) ||
+    CV_TRY(cv_json_file(&b, folder, "tokenizer_config.json", &settings, &there) ||
+           cv_json_file(&b, folder, "special_tokens_map.json", &map, &there) ||
            cv_json_file(&b, folder, "added_tokens.json", &added, &there));
     if (i == 0) CV_TRY(cv_read_file(p, path, CV_JSON_MOST, &text, &n, e) || cv_json_tokenizer(&b, text, n));
     if (i == 1) CV_TRY(cv_vocab_and_merges(&b, folder, &settings, &added));
@@ -2262,7 +2329,8 @@ static int cv_vocab_read_file(cv_pool *p, const char *path, cv_vocab *out, cv_er
     if (n < 4) return CV_FAIL(e, FILE_KIND, "%s is no tokenizer: it has only %u bytes", path, (uint64_t)n);
     if (begin[0] == 10 && begin[1]) return cv_sentencepiece(p, path, text, n, out, e);      /* field 1: a piece */
     if (begin[2] == 0 && begin[3] == 0) return cv_tokenizer_bin(p, path, text, n, out, e);  /* the longest token is below 64 KiB */
-    return CV_FAIL(e, FILE_KIND, "%s is no tokenizer we know: tokenizer.json, SentencePiece's tokenizer.model, llama2.c's .bin, or GGUF", path);
+    return CV_FAIL(e, FILE_KIND, "%s is no tokenizer we know: tokenizer.json, SentencePiece's tokenizer.model, llama2.c's .bin, or GGUF",
+                   path);
 }
 
 /* -- a vocabulary to tokenizer.json and tokenizer_config.json -- */
@@ -2318,7 +2386,8 @@ static void cv_put_splitting(cv_writer *w, const cv_vocab *v) {
     if (v->spm) {
         cv_put(w, "  \"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [");
         if (v->add_space_prefix) cv_put(w, "{\"type\": \"Prepend\", \"prepend\": \"\xE2\x96\x81\"}, ");
-        cv_put(w, "{\"type\": \"Replace\", \"pattern\": {\"String\": \" \"}, \"content\": \"\xE2\x96\x81\"}]},\n  \"pre_tokenizer\": null,\n");
+        cv_put(w, "{\"type\": \"Replace\", \"pattern\": {\"String\": \" \"}, \"content\": \"\xE2\x96\x81\"}]},\n");
+        cv_put(w, "  \"pre_tokenizer\": null,\n");
         return;
     }
     cv_put(w, "  \"normalizer\": null,\n  \"pre_tokenizer\": ");
@@ -2362,7 +2431,8 @@ static void cv_put_template_entry(cv_writer *w, const cv_vocab *v, int32_t id) {
 static void cv_put_framing(cv_writer *w, const cv_vocab *v) {
     int bos = cv_adds_bos(v), eos = cv_adds_eos(v), k;
     if (!bos && !eos) {
-        cv_put(w, v->spm ? "  \"post_processor\": null,\n" : "  \"post_processor\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": false, \"use_regex\": true},\n");
+        cv_put(w, v->spm ? "  \"post_processor\": null,\n" : "  \"post_processor\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, "
+                                                         "\"trim_offsets\": false, \"use_regex\": true},\n");
         return;
     }
     cv_put(w, "  \"post_processor\": {\"type\": \"TemplateProcessing\"");
@@ -2423,7 +2493,9 @@ static int cv_put_score_merges(cv_writer *w, cv_builder *b, int *some) {
     pdi_sort(order, n, cv_better, v);
     for (i = 0; i < n; i++) {
         prediff_string s = v->tokens[order[i]], left, right;
-        if (s.n > CV_SPM_LONGEST) return CV_FAIL(b->e, LIMIT, "token %u has %u bytes; at most %u are written", (uint64_t)order[i], (uint64_t)s.n, (uint64_t)CV_SPM_LONGEST);
+        if (s.n > CV_SPM_LONGEST)
+            return CV_FAIL(b->e, LIMIT, "token %u has %u bytes; at most %u are written", (uint64_t)order[i], (uint64_t)s.n,
+                           (uint64_t)CV_SPM_LONGEST);
         for (k = s.n - 1; k > 0; k--) {
             int32_t l = cv_token(b, s.bytes, k), r = l >= 0 && v->types[l] == PDI_TYPE_NORMAL ? cv_token(b, s.bytes + k, s.n - k) : -1;
             if (r < 0 || v->types[r] != PDI_TYPE_NORMAL) continue;
@@ -2444,7 +2516,8 @@ static int cv_put_model(cv_writer *w, cv_builder *b) {
     else cv_put(w, "null");
     cv_put(w, ",\n    \"continuing_subword_prefix\": null,\n    \"end_of_word_suffix\": null,\n    \"fuse_unk\": ");
     cv_put(w, v->spm ? "true,\n    \"byte_fallback\": true" : "false,\n    \"byte_fallback\": false");
-    cv_put(w, !v->spm && strcmp(v->pre, "llama-bpe") == 0 ? ",\n    \"ignore_merges\": true,\n    \"vocab\": {" : ",\n    \"ignore_merges\": false,\n    \"vocab\": {");
+    cv_put(w, v->ignore_merges > 0 || (v->ignore_merges < 0 && v->pre && strcmp(v->pre, "llama-bpe") == 0) ? ",\n    \"ignore_merges\": true" : ",\n    \"ignore_merges\": false");
+    cv_put(w, ",\n    \"vocab\": {");
     for (i = 0; i < v->n; i++) {
         cv_put(w, i ? ",\n      " : "\n      ");
         cv_put_quoted(w, v->tokens[i]);
@@ -2467,8 +2540,9 @@ static int cv_put_tokenizer(cv_writer *w, cv_builder *b) {
     cv_put(w, "  \"decoder\": ");
     if (!v->spm) cv_put(w, "{\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, \"use_regex\": true},\n");
     else {
-        cv_put(w, "{\"type\": \"Sequence\", \"decoders\": [{\"type\": \"Replace\", \"pattern\": {\"String\": \"\xE2\x96\x81\"}, \"content\": \" \"}, "
-                  "{\"type\": \"ByteFallback\"}, {\"type\": \"Fuse\"}");
+        cv_put(w, "{\"type\": \"Sequence\", \"decoders\": [");
+        cv_put(w, "{\"type\": \"Replace\", \"pattern\": {\"String\": \"\xE2\x96\x81\"}, \"content\": \" \"}");
+        cv_put(w, ", {\"type\": \"ByteFallback\"}, {\"type\": \"Fuse\"}");
         cv_put(w, v->add_space_prefix ? ", {\"type\": \"Strip\", \"content\": \" \", \"start\": 1, \"stop\": 0}]},\n" : "]},\n");
     }
     return cv_put_model(w, b);
@@ -2497,7 +2571,8 @@ static int cv_all_text(const cv_vocab *v, cv_error *e) {
     for (i = 0; i < v->n; i++)
         for (at = 0; at < v->tokens[i].n; at += length) {
             pdi_char_at(v->tokens[i].bytes + at, v->tokens[i].n - at, &length);
-            if (length == 1 && (uint8_t)v->tokens[i].bytes[at] >= 128) return CV_FAIL_AT(e, TOKEN, i, "token %u is not UTF-8: tokenizer.json cannot hold it", (uint64_t)i);
+            if (length == 1 && (uint8_t)v->tokens[i].bytes[at] >= 128)
+                return CV_FAIL_AT(e, TOKEN, i, "token %u is not UTF-8: tokenizer.json cannot hold it", (uint64_t)i);
         }
     return 0;
 }
@@ -4395,6 +4470,7 @@ static int cv_settle_vocabulary(cv_source *s, cv_pool *pool, const cv_options *o
     if (o->mask_token >= 0) v->mask = o->mask_token;
     if (s->has_vocab && c->n_vocab && v->n > c->n_vocab)
         return CV_FAIL(e, TOKENIZER, "the tokenizer has %u tokens, the model only %u rows: they do not belong together", (uint64_t)v->n, (uint64_t)c->n_vocab);
+    if (s->has_vocab && v->remark) cv_note(s->quiet, "%s", v->remark);
     if (s->has_vocab) return cv_vocab_keys(pool, v, &s->keys, e);
     cv_note(s->quiet, "no tokenizer found: the model works on token ids alone (--tokenizer FILE adds one)");
     if (v->bos >= 0) CV_TRY(cv_key_u32(pool, &s->keys, "tokenizer.ggml.bos_token_id", (uint32_t)v->bos, e));

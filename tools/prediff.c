@@ -35,31 +35,31 @@
 
 /* ---- options: one table says everything about a flag --------------------------------------------------------------- */
 
-enum { GENERATE = 1, INFILL = 2, EVAL = 4, INFO = 8, WRITE = GENERATE | INFILL, RUN = WRITE | EVAL, ALL = RUN | INFO };
+enum { GENERATE = 1, INFILL = 2, EVAL = 4, INFO = 8, TRAIN = 16, WRITE = GENERATE | INFILL, RUN = WRITE | EVAL, ALL = RUN | INFO };
 
 typedef enum option_kind { FLAG, COUNT, NUMBER, TEXT, CHOICE, SEED } option_kind;
 
 /* id, names (the first is used in messages), kind, commands, lowest, highest, value's name or the choices (numbered as the
    library's enumeration), default (NULL: none), explanation */
 #define OPTIONS(X) \
-    X(MODEL, "-m --model", TEXT, ALL, 0, 0, "FILE", NULL, "the model, a GGUF file (or the environment variable PREDIFF_MODEL)") \
+    X(MODEL, "-m --model --init", TEXT, ALL | TRAIN, 0, 0, "FILE", NULL, "the model, a GGUF file (or the environment variable PREDIFF_MODEL)") \
     X(PROMPT, "-p --prompt", TEXT, WRITE, 0, 0, "TEXT", NULL, "the text to continue, or with [MASK:n] marks for infill") \
     X(FILE, "-f --file", TEXT, RUN, 0, 0, "FILE", NULL, "read the text from a file, - is standard input") \
     X(N, "-n --n-predict --predict", COUNT, GENERATE, 1, 4194304, "N", "64", "tokens to write (without -n: fewer if the model's context is full)") \
-    X(SEED, "-s --seed", SEED, RUN, 0, 0, "N", "0", "seed of all random choices; -1 takes one from the clock") \
-    X(THREADS, "-t --threads", COUNT, RUN, 1, 256, "N", NULL, "threads (default: the cores this process may use; 1 under 2 million parameters)") \
-    X(CTX, "-c --ctx-size", COUNT, ALL, 1, 4194304, "N", NULL, "positions of the context (default: as many as the run needs)") \
+    X(SEED, "-s --seed", SEED, RUN | TRAIN, 0, 0, "N", "0", "seed of all random choices; -1 takes one from the clock") \
+    X(THREADS, "-t --threads", COUNT, RUN | TRAIN, 1, 256, "N", NULL, "threads (default: the cores this process may use; 1 under 2 million parameters)") \
+    X(CTX, "-c --ctx-size", COUNT, ALL | TRAIN, 1, 4194304, "N", NULL, "positions of the context (default: as many as the run needs; train: the model's, at most 512)") \
     X(TEMP, "--temp --temperature", NUMBER, WRITE, 0, 1000, "X", "0", "temperature; 0 is greedy, 1 is as the model says") \
     X(TEMP_END, "--temp-end", NUMBER, WRITE, 0, 1000, "X", "0", "temperature at the last step, reached linearly; 0: it stays --temp") \
     X(TOP_K, "--top-k", COUNT, WRITE, 0, 4194304, "N", "0", "draw from the N likeliest tokens; 0 is off") \
     X(TOP_P, "--top-p", NUMBER, WRITE, 0, 1, "X", "0", "draw from the likeliest tokens of total probability X; 0 is off") \
     X(IGNORE_EOS, "--ignore-eos", FLAG, WRITE, 0, 0, "", NULL, "an end-of-text token does not end the text") \
-    X(STEPS, "--steps --diffusion-steps", COUNT, RUN, 0, 1000000, "N", "0", "most network passes a block; 0 is min(masks, 16), for first-hitting one a mask") \
+    X(STEPS, "--steps --diffusion-steps", COUNT, RUN | TRAIN, 0, 100000000, "N", "0", "most network passes a block; 0 is min(masks, 16), for first-hitting one a mask. train: updates, 0 is 1,000") \
     X(ORDER, "--order", CHOICE, RUN, 0, 0, "confidence|margin|entropy|random", "confidence", "which masks are revealed first") \
     X(SCHEDULE, "--schedule", CHOICE, RUN, 0, 0, "cosine|remaining|linear|sqrt|even|times", "cosine", "how many masks a step reveals") \
     X(PRESET, "--preset", CHOICE, WRITE, 0, 0, "none|dream|llada", "none", "settings the authors of a model use, where no flag says otherwise") \
     X(SAMPLER, "--sampler", CHOICE, WRITE, 0, 0, "cau|ancestral|first-hitting|causal", NULL, "how masks become text (default: cau; causal for a model that has no mask)") \
-    X(BLOCK, "--block --diffusion-block-length", COUNT, WRITE, 0, 4194304, "N", "0", "write N tokens at a time, each block sees the ones before; 0 is one block") \
+    X(BLOCK, "--block --diffusion-block-length", COUNT, WRITE | TRAIN, 0, 4194304, "N", "0", "write N tokens at a time, each block sees the ones before; 0 is one block. train: longest of --blocks, 0 is 16") \
     X(WINDOW, "--window", COUNT, RUN, 0, 4194304, "N", "0", "reveal the leftmost N positions first, all stay visible; 0 is off. eval: tokens a window, 0 is min(context, 256)") \
     X(THRESHOLD, "--threshold", NUMBER, WRITE, 0, 1, "X", "0", "reveal all masks of at least this confidence instead of a schedule; 0 is off") \
     X(ENTROPY_BOUND, "--entropy-bound", NUMBER, WRITE, 0, 1e6, "X", "0", "reveal the most masks whose joint entropy excess is under X nats instead of a schedule; 0 is off") \
@@ -88,12 +88,45 @@ typedef enum option_kind { FLAG, COUNT, NUMBER, TEXT, CHOICE, SEED } option_kind
     X(LIMIT, "--limit", COUNT, EVAL, 0, 1000000000, "N", "0", "score only the first N windows; 0 is all") \
     X(MASK_TOKEN, "--mask-token", COUNT, RUN, 0, 2147483647, "N", NULL, "the token that stands for the mask, where the file does not say") \
     X(TENSORS, "--tensors", FLAG, INFO, 0, 0, "", NULL, "list every tensor") \
-    X(ATTENTION, "--attention", CHOICE, RUN, 0, 0, "default|hybrid|bidirectional|causal", "default", "which positions see which; default is what the model says") \
-    X(ISA, "--isa", CHOICE, RUN, 0, 0, "auto|scalar|avx2|avx512|neon", "auto", "instruction set") \
+    X(ATTENTION, "--attention", CHOICE, RUN | TRAIN, 0, 0, "default|hybrid|bidirectional|causal", "default", "which positions see which; default is what the model says") \
+    X(ISA, "--isa", CHOICE, RUN | TRAIN, 0, 0, "auto|scalar|avx2|avx512|neon", "auto", "instruction set") \
     X(FAST, "--fast", FLAG, RUN, 0, 0, "", NULL, "permit low-precision activations (none in this version)") \
     X(MAP, "--map", FLAG, ALL, 0, 0, "", NULL, "map the model file instead of reading it") \
-    X(JSON, "--json", FLAG, ALL, 0, 0, "", NULL, "one JSON object a line on standard output") \
+    X(JSON, "--json", FLAG, ALL | TRAIN, 0, 0, "", NULL, "one JSON object a line on standard output") \
     X(VERBOSE, "-v --verbose", FLAG, RUN, 0, 0, "", NULL, "a summary on standard error also when that is no terminal") \
+    X(DATA, "-d --data", TEXT, TRAIN, 0, 0, "FILE", NULL, "text to learn from, texts between <|endoftext|> marks; - is standard input") \
+    X(OUT, "-o --out", TEXT, TRAIN, 0, 0, "FILE", NULL, "where the best model goes; its state to resume from goes to FILE.checkpoint") \
+    X(NEW, "--new", TEXT, TRAIN, 0, 0, "SIZES", NULL, "begin with random weights: d=128,layers=6,heads=4,kv=2,ff=384,ctx=256,arch=llama") \
+    X(TOKENIZER, "--tokenizer", TEXT, TRAIN, 0, 0, "FILE", NULL, "of --new: a GGUF whose tokenizer is taken") \
+    X(OBJECTIVE, "--objective", CHOICE, TRAIN, 0, 0, "prediff|causal|mdlm|exact-l|diffugpt|cart|sedd", "prediff", "what is learnt") \
+    X(RATES, "--rates", CHOICE, TRAIN, 0, 0, "uniform|cosine|logit-normal|square", "uniform", "law of the mask rates") \
+    X(ADD, "--add", TEXT, TRAIN, 0, 0, "LIST", NULL, "additions the model lacks: mask,rate,selfcond,noise=N or none (default: the first three)") \
+    X(SHIFT, "--shift", FLAG, TRAIN, 0, 0, "", NULL, "row i predicts token i + 1 (diffugpt always)") \
+    X(ANNEAL, "--anneal", COUNT, TRAIN, 0, 100000000, "N", "0", "bidirectional attention that opens over N updates; 0 is off") \
+    X(CAUSAL_WEIGHT, "--causal-weight", NUMBER, TRAIN, 0, 1000, "X", "0.5", "weight of the next-token loss at prompt rows; 0 is off") \
+    X(P_SELFCOND, "--selfcond", NUMBER, TRAIN, 0, 1, "X", "0.5", "probability that a batch sees a first prediction") \
+    X(COMPLEMENTARY, "--complementary", FLAG, TRAIN, 0, 0, "", NULL, "each text twice, every token masked in exactly one of the two") \
+    X(BLOCKS, "--blocks", COUNT, TRAIN, 0, 63, "K", "0", "clean causal rows and K target blocks in one pass") \
+    X(BATCH, "--batch", COUNT, TRAIN, 1, 65536, "N", "16", "texts of a pass") \
+    X(ACCUMULATE, "--accumulate", COUNT, TRAIN, 1, 65536, "N", "1", "passes of an update") \
+    X(LR, "--lr", NUMBER, TRAIN, 0, 10, "X", "0.001", "learning rate") \
+    X(LR_END, "--lr-end", NUMBER, TRAIN, 0, 1, "X", "0.05", "its share at the last update") \
+    X(LR_DECAY, "--lr-decay", CHOICE, TRAIN, 0, 0, "cosine|linear|constant", "cosine", "how it falls") \
+    X(WARMUP, "--warmup", COUNT, TRAIN, 0, 100000000, "N", "50", "updates over which it rises first") \
+    X(WEIGHT_DECAY, "--weight-decay", NUMBER, TRAIN, 0, 10, "X", "0.1", "of matrices, as AdamW does it") \
+    X(BETA2, "--beta2", NUMBER, TRAIN, 0, 0.999999, "X", "0.98", "memory of the second moment") \
+    X(CLIP, "--clip", NUMBER, TRAIN, 0, 1000000, "X", "1", "largest norm of the gradient; 0 is off") \
+    X(EMA, "--ema", NUMBER, TRAIN, 0, 0.999999, "X", "0", "keep a running mean of the weights with this decay, and save that; 0 is off") \
+    X(RECOMPUTE, "--recompute", FLAG, TRAIN, 0, 0, "", NULL, "less memory, a third more time") \
+    X(VALID, "--valid", TEXT, TRAIN, 0, 0, "FILE", NULL, "text of validation (default: the last 3 of 100 tokens)") \
+    X(EVAL_EVERY, "--eval-every", COUNT, TRAIN, 0, 100000000, "N", "200", "updates between validations; 0 is only at the end") \
+    X(EVAL_TEXTS, "--eval-texts", COUNT, TRAIN, 1, 1000000, "N", "64", "windows a validation looks at") \
+    X(PATIENCE, "--patience", COUNT, TRAIN, 0, 1000000, "N", "0", "stop after N validations without a better one; 0 is off") \
+    X(MINUTES, "--minutes", NUMBER, TRAIN, 0, 1000000, "X", "0", "stop after so long; 0 is off") \
+    X(SAVE_EVERY, "--save-every", COUNT, TRAIN, 0, 100000000, "N", "500", "updates between checkpoints; 0 is only at the end") \
+    X(RESUME, "--resume", FLAG, TRAIN, 0, 0, "", NULL, "go on from FILE.checkpoint if it is there") \
+    X(LOG, "--log", TEXT, TRAIN, 0, 0, "FILE", NULL, "write every update and validation as a JSON line") \
+    X(TYPE, "--type", CHOICE, TRAIN, 0, 0, "f32|f16|bf16|q8_0|q4_0", "f32", "type of the saved model's matrices") \
     X(ALGORITHM, "--diffusion-algorithm", CHOICE, WRITE, 0, 0, "0|1|2|3|4", NULL, "llama.cpp's number of an --order: 0 random, 1 entropy, 2 margin, 3 random, 4 confidence")
 
 typedef enum option_id {
@@ -138,12 +171,14 @@ static int run_generate(settings *o);
 static int run_infill(settings *o);
 static int run_eval(settings *o);
 static int run_info(settings *o);
+static int run_train(settings *o);
 
 static const command commands[] = {
     { "generate", GENERATE, "-m FILE -p TEXT [-n N] [--steps N] [options]", "continue a prompt", run_generate },
     { "infill", INFILL, "-m FILE -p \"Tom saw [MASK:12] and ran.\" [options]", "fill gaps; [MASK:n] stands for n tokens, \\[MASK: is literal", run_infill },
     { "eval", EVAL, "-m FILE -f TEXTFILE --task (ppl|nelbo) [options]", "score a text", run_eval },
     { "info", INFO, "-m FILE [--tensors] [options]", "check and describe a model file", run_info },
+    { "train", TRAIN, "(-m INIT.gguf | --new SIZES --tokenizer TOK.gguf) -d TEXT -o OUT.gguf [options]", "teach a model diffusion, or train a new one", run_train },
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
@@ -1165,6 +1200,39 @@ static int run_writing(settings *o, int infill) {
 static int run_generate(settings *o) { return run_writing(o, 0); }
 static int run_infill(settings *o) { return run_writing(o, 1); }
 
+/* ---- texts of a file -------------------------------------------------------------------------------------------------- */
+
+static int is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+
+/* Stories between end-of-text marks: each stripped, encoded as plain text, and closed by one end-of-text token. */
+static int encode_stories(session *s, const buffer *text, int32_t **all, size_t *n_all) {
+    static const char mark[] = "<|endoftext|>";
+    size_t begin = 0, end, next, capacity = text->n + 16;
+    *all = allocate_ids(capacity);
+    *n_all = 0;
+    for (; begin < text->n; begin = next) {
+        int32_t *ids;
+        size_t count;
+        for (end = begin; end < text->n && (text->n - end < sizeof mark - 1 || memcmp(text->p + end, mark, sizeof mark - 1)); end++) {}
+        next = end + sizeof mark - 1;
+        while (begin < end && is_space(text->p[begin])) begin++;
+        while (end > begin && is_space(text->p[end - 1])) end--;
+        if (begin == end) continue;
+        if (encode(s, text->p + begin, end - begin, 0, &ids, &count)) return 1;
+        if (count + 1 > capacity - *n_all) {             /* SentencePiece adds a space to each story */
+            int32_t *more = allocate_ids(capacity = (*n_all + count + 1) * 2);
+            memcpy(more, *all, *n_all * sizeof *more);
+            free(*all);
+            *all = more;
+        }
+        memcpy(*all + *n_all, ids, count * sizeof *ids);
+        *n_all += count;
+        if (s->info.eos >= 0) (*all)[(*n_all)++] = s->info.eos;
+        free(ids);
+    }
+    return 0;
+}
+
 /* ---- eval ---------------------------------------------------------------------------------------------------------- */
 
 typedef struct evaluation {
@@ -1179,42 +1247,12 @@ typedef struct evaluation {
     double began;
 } evaluation;
 
-static int is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
-
-/* Stories between end-of-text marks: each stripped, encoded as plain text, and closed by one end-of-text token. */
-static int encode_stories(evaluation *v, const buffer *text) {
-    static const char mark[] = "<|endoftext|>";
-    size_t begin = 0, end, next, capacity = text->n + 16;
-    v->ids = allocate_ids(capacity);
-    for (; begin < text->n; begin = next) {
-        int32_t *ids;
-        size_t count;
-        for (end = begin; end < text->n && (text->n - end < sizeof mark - 1 || memcmp(text->p + end, mark, sizeof mark - 1)); end++) {}
-        next = end + sizeof mark - 1;
-        while (begin < end && is_space(text->p[begin])) begin++;
-        while (end > begin && is_space(text->p[end - 1])) end--;
-        if (begin == end) continue;
-        if (encode(&v->s, text->p + begin, end - begin, 0, &ids, &count)) return 1;
-        if (count + 1 > capacity - v->n_ids) {           /* SentencePiece adds a space to each story */
-            int32_t *more = allocate_ids(capacity = (v->n_ids + count + 1) * 2);
-            memcpy(more, v->ids, v->n_ids * sizeof *more);
-            free(v->ids);
-            v->ids = more;
-        }
-        memcpy(v->ids + v->n_ids, ids, count * sizeof *ids);
-        v->n_ids += count;
-        if (v->s.info.eos >= 0) v->ids[v->n_ids++] = v->s.info.eos;
-        free(ids);
-    }
-    return 0;
-}
-
 static int read_evaluation_text(evaluation *v) {
     settings *o = v->s.o;
     buffer text = { NULL, 0, 0 };
     int status, stories = v->nelbo ? !o->u[O_PLAIN] : (int)o->u[O_STORIES];
     status = read_file(o->s[O_FILE], &text);
-    if (!status) status = stories ? encode_stories(v, &text) : encode(&v->s, text.p, text.n, o->u[O_NO_SPECIAL] ? 0u : (unsigned)PREDIFF_ENCODE_SPECIAL, &v->ids, &v->n_ids);
+    if (!status) status = stories ? encode_stories(&v->s, &text, &v->ids, &v->n_ids) : encode(&v->s, text.p, text.n, o->u[O_NO_SPECIAL] ? 0u : (unsigned)PREDIFF_ENCODE_SPECIAL, &v->ids, &v->n_ids);
     free(text.p);
     return status;
 }
@@ -1534,6 +1572,10 @@ static int run_info(settings *o) {
     return describe_model(o, path);
 }
 
+/* ---- train: a file of its own --------------------------------------------------------------------------------------- */
+
+#include "train.c"
+
 /* ---- main ---------------------------------------------------------------------------------------------------------- */
 
 static const command *find_command(const char *name) {
@@ -1563,7 +1605,7 @@ int main(int argc, char **argv) {
     settings o;
     const command *c;
     int status;
-    if (argc < 2) { fprintf(stderr, "prediff: no command; one of generate, infill, eval, info\n"); return usage_error(""); }
+    if (argc < 2) { fprintf(stderr, "prediff: no command; one of generate, infill, eval, info, train\n"); return usage_error(""); }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)
         return finish_output(help(argc > 2 ? find_command(argv[2]) : NULL));
     if (strcmp(argv[1], "--version") == 0) {

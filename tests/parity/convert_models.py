@@ -108,7 +108,7 @@ def transformers_models():
     base = dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=112, max_position_embeddings=128, vocab_size=259,
                 bos_token_id=1, eos_token_id=2, attn_implementation="eager")
     rope3 = dict(rope_type="llama3", rope_theta=5e5, factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
-    for name, more in (("plain", {}), ("tied", dict(tie_word_embeddings=True)), ("llama3 rotary", dict(rope_parameters=rope3, head_dim=64)),
+    for name, more in (("plain", {}), ("tied", dict(tie_word_embeddings=True)), ("llama3 rotary", dict(rope_parameters=rope3, head_dim=64)), ("llama3 rotary with one blended pair", dict(rope_parameters=rope3, head_dim=32)),
                        ("llama3 rotary of Llama 3.2", dict(rope_parameters={**rope3, "original_max_position_embeddings": 8192}, head_dim=64, max_position_embeddings=131072, tie_word_embeddings=True)),
                        ("linear rotary", dict(rope_parameters=dict(rope_type="linear", rope_theta=1e4, factor=4.0), tie_word_embeddings=True)),
                        ("one key head", dict(num_key_value_heads=1, rope_parameters=dict(rope_type="default", rope_theta=1e6))),
