@@ -1701,12 +1701,16 @@ PDI_KERNEL void PDI_K(mix)(const pdi_product *p, size_t begin, size_t end, float
     const pdi_type_info *t = pdi_type_of(p->type);
     size_t unit = pdi_max(PDI_PANEL, t->block), rows = PDI_PANEL * PDI_CHUNK / unit, i, j, k0;
     for (i = begin; i < end; i++) {
-        size_t n0 = i * unit, n = pdi_min(p->n - n0, unit);
+        size_t n0 = i * unit, n = pdi_min(p->n - n0, unit), ld = unit;
+        int in_place = p->type == PDI_NATIVE && n == unit;      /* a whole panel of floats lies there already */
+        if (in_place) ld = p->row_bytes / sizeof(float);
         for (k0 = 0; k0 < p->k; k0 += rows) {
             size_t k = pdi_min(p->k - k0, rows);
-            for (j = 0; j < k; j++) PDI_K(dequantize)(p->type, p->w + (k0 + j) * p->row_bytes + n0 / t->block * t->bytes, work + j * unit, n);
+            const float *w = in_place ? (const float *)(const void *)(p->w + k0 * p->row_bytes) + n0 : work;
+            for (j = 0; !in_place && j < k; j++)
+                PDI_K(dequantize)(p->type, p->w + (k0 + j) * p->row_bytes + n0 / t->block * t->bytes, work + j * unit, n);
             for (j = 0; j < n; j += PDI_WIDTH)
-                PDI_K(tile)(p->m, k, p->x + k0, p->ldx, work + j, unit, p->y + n0 + j, p->ldy, pdi_min(n - j, PDI_WIDTH), k0 > 0 || p->add);
+                PDI_K(tile)(p->m, k, p->x + k0, p->ldx, w + j, ld, p->y + n0 + j, p->ldy, pdi_min(n - j, PDI_WIDTH), k0 > 0 || p->add);
         }
     }
 }

@@ -16,17 +16,15 @@ free=$(df -Pk $W | awk 'END { print int($4 / 1000) }')
 if [ "$free" -lt $((2 * MB + MB / 4 + 500)) ]; then skip "prediff-convert on $MB MB: $free MB of disk are free"; rm -rf $W; totals; exit 0; fi
 bare=$($BIG measure $CONVERT --version 2>&1 | tail -n 1 | cut -d ' ' -f 1)
 
-# stream KIND SOURCE TYPE LARGEST OPTIONS...: peak within bounds; speed is told
+# stream NAME TYPE BOUND INPUT OUTPUT: peak within the bound; speed is told
 stream() {
-    kind=$1 source=$2 type=$3 largest=$4
-    bound=$((largest / 1000 * 13 / 10 + 8 * $(wc -c < $W/in/tokenizer.json) / 1000 + bare))
-    said=$( (ulimit -v 2000000; $BIG measure $CONVERT -q $W/in $W/out.gguf --type $type) 2> $W/stderr)
-    same "$kind $source to $type: exit status ($(cat $W/stderr))" 0 $?
+    name="$1 to $2" bound=$3 out=$5
+    said=$( (ulimit -v 2000000; $BIG measure $CONVERT -q $4 $out --type $2) 2> $W/stderr)
+    same "$name: exit status ($(cat $W/stderr))" 0 $?
     set -- $said
-    echo "$kind, $MB MB of $source to $type: $2 s, peak $(($1 / 1024)) MiB of $((bound / 1024)) MiB (the bare process has $((bare / 1024)))"
-    check "$kind $source to $type: peak $1 KiB, at most $bound" test $1 -le $bound
-    check "$kind $source to $type: the result" $CONVERT --check $W/out.gguf
-    rm -f $W/out.gguf
+    echo "$name, $MB MB: $2 s, peak $(($1 / 1024)) MiB of $((bound / 1024)) MiB (the bare process has $((bare / 1024)))"
+    check "$name: peak $1 KiB, at most $bound" test $1 -le $bound
+    check "$name: the result" $CONVERT --check $out
 }
 
 for kind in llama gpt2; do
@@ -34,9 +32,13 @@ for kind in llama gpt2; do
     largest=$($BIG folder $kind $source $MB $W/in)
     same "the $kind folder is made" 0 $?
     if [ $kind = llama ] && [ $MB -ge 1000 ] && [ -f $DATA/tok_llama3/tokenizer.json ]; then cp $DATA/tok_llama3/tokenizer.json $W/in; fi
-    stream $kind $source q8_0 $largest
-    stream $kind $source bf16 $largest
+    bound=$((largest / 1000 * 13 / 10 + 8 * $(wc -c < $W/in/tokenizer.json) / 1000 + bare))
+    stream "$kind, $source" q8_0 $bound $W/in $W/out.gguf
+    rm -f $W/out.gguf
+    stream "$kind, $source" bf16 $bound $W/in $W/out.gguf
     rm -rf $W/in
+    if [ $kind = llama ]; then stream "GGUF of BF16" q8_0 $bound $W/out.gguf $W/last.gguf; fi
+    rm -f $W/*.gguf
 done
 rm -rf $W
 totals

@@ -163,9 +163,10 @@ static int cv_seek(FILE *f, uint64_t at) {
 static int cv_open(cv_file *f, const char *path, cv_error *e) {
     struct stat st;
     f->path = path;
+    f->f = NULL;
+    if (stat(path, &st) == 0 && (st.st_mode & S_IFMT) != S_IFREG) return CV_FAIL(e, FILE_OPEN, "%s is not a regular file", path);
     f->f = fopen(path, "rb");
     if (!f->f) return CV_FAIL(e, FILE_OPEN, "cannot open %s: %s", path, strerror(errno));
-    if (stat(path, &st) || (st.st_mode & S_IFMT) != S_IFREG) { fclose(f->f); f->f = NULL; return CV_FAIL(e, FILE_OPEN, "%s is not a regular file", path); }
     f->size = (uint64_t)st.st_size;
     return 0;
 }
@@ -3072,19 +3073,35 @@ static size_t cv_turn(const cv_part *p, size_t rows, size_t r) {
 
 static void cv_elements(uint32_t type, const uint8_t *from, float *to, size_t n) { pdi_kernels_scalar()->dequantize(type, from, to, n); }
 
-/* A column of a tensor that is stored the other way round, which is read whole when its first column is asked for. */
+/* A transposed tensor read whole, once: as it is, or of a block type as floats. */
+static int cv_read_whole(cv_source *s, size_t i, cv_error *e) {
+    const cv_part *p = &s->parts[i];
+    size_t lines = (size_t)p->t.dims[0], length = (size_t)p->t.dims[1], k, bytes = p->t.data_size;
+    if (s->whole_of == i + 1) return 0;
+    free(s->whole);
+    s->whole_of = 0;
+    s->whole = NULL;
+    if (pdi_type_of(p->t.type)->block == 1 || (pdi_mul(lines, length, &bytes) && pdi_mul(bytes, sizeof(float), &bytes))) s->whole = (uint8_t *)malloc(bytes);
+    if (!s->whole) return CV_FAIL(e, ALLOC, "no memory for tensor '%S' (%u bytes)", &p->t.name, (uint64_t)bytes);
+    if (pdi_type_of(p->t.type)->block == 1) CV_TRY(cv_read_at(p->file, p->at, s->whole, bytes, e));
+    for (k = 0; pdi_type_of(p->t.type)->block > 1 && k < lines; k++) {
+        CV_TRY(cv_read_at(p->file, p->at + (uint64_t)k * p->row_bytes, s->row_buffer, p->row_bytes, e));
+        cv_elements(p->t.type, s->row_buffer, (float *)(void *)s->whole + k * length, length);
+    }
+    s->whole_of = i + 1;
+    return 0;
+}
+
+/* A column of a tensor that is stored the other way round. */
 static int cv_read_column(cv_source *s, size_t i, size_t r, float *out, cv_error *e) {
     const cv_part *p = &s->parts[i];
-    size_t rows = (size_t)p->t.dims[1], cols = (size_t)p->t.dims[0], size = pdi_type_of(p->t.type)->bytes, k;
-    if (s->whole_of != i + 1) {
-        free(s->whole);
-        s->whole_of = 0;
-        s->whole = (uint8_t *)malloc(p->t.data_size);
-        if (!s->whole) return CV_FAIL(e, ALLOC, "no memory for tensor '%S' (%u bytes)", &p->t.name, (uint64_t)p->t.data_size);
-        CV_TRY(cv_read_at(p->file, p->at, s->whole, p->t.data_size, e));
-        s->whole_of = i + 1;
-    }
-    for (k = 0; k < cols; k++) cv_elements(p->t.type, s->whole + (k * rows + r) * size, out + k, 1);
+    size_t rows = (size_t)p->t.dims[1], cols = (size_t)p->t.dims[0], k;
+    const pdi_type_info *type = pdi_type_of(p->t.type);
+    size_t size = type->block == 1 ? type->bytes : sizeof(float);
+    uint8_t *to = type->block == 1 ? s->row_buffer : (uint8_t *)out;
+    CV_TRY(cv_read_whole(s, i, e));
+    for (k = 0; k < cols; k++) memcpy(to + k * size, s->whole + (k * rows + r) * size, size);
+    if (type->block == 1) cv_elements(p->t.type, s->row_buffer, out, cols);
     if (r + 1 == rows) { free(s->whole); s->whole = NULL; s->whole_of = 0; }
     return 0;
 }
@@ -3106,7 +3123,7 @@ static int cv_read_row(cv_source *s, size_t i, size_t r, float *out, cv_error *e
 static int cv_source_ready(cv_source *s, cv_pool *pool, cv_error *e) {
     size_t i, bytes = 1, floats = 1;
     for (i = 0; i < s->n; i++) {
-        bytes = pdi_max(bytes, s->parts[i].row_bytes);
+        bytes = pdi_max(bytes, pdi_max(s->parts[i].row_bytes, 4 * (size_t)s->parts[i].t.dims[0]));
         floats = pdi_max(floats, (size_t)s->parts[i].t.dims[0]);
     }
     s->row_buffer = (uint8_t *)cv_alloc(pool, bytes, 1, e);
@@ -3641,6 +3658,15 @@ static int cv_output_begin(cv_output *w, cv_pool *pool, cv_source *s, const cv_o
 
 /* -- temporary files -- */
 
+/* A file that is there is replaced only if that was asked for; a folder or a device never. */
+static int cv_may_replace(const char *path, int force, cv_error *e) {
+    struct stat st;
+    if (stat(path, &st)) return 0;
+    if ((st.st_mode & S_IFMT) == S_IFDIR) return CV_FAIL(e, FILE_WRITE, "%s is a folder", path);
+    if ((st.st_mode & S_IFMT) != S_IFREG) return CV_FAIL(e, FILE_WRITE, "%s is not a regular file", path);
+    return force ? 0 : CV_FAIL(e, FILE_WRITE, "%s exists; --force replaces it", path);
+}
+
 static int cv_output_open(cv_output *w, cv_pool *pool, const char *path, cv_error *e) {
     size_t n = strlen(path);
     char *name = (char *)cv_alloc(pool, n + 5, 1, e);
@@ -3709,8 +3735,13 @@ static void cv_print_plan(const cv_source *s, const cv_output *w, FILE *to) {
     fprintf(to, "%u tensors, %u keys, %.1f MB of weights\n", (unsigned)s->n, (unsigned)s->keys.n, (double)cv_output_bytes(s, w) / 1e6);
 }
 
+/* An allocator that gives nothing as large as the file itself: what cannot be mapped shall not be read whole. */
+static void *cv_modest_alloc(void *user, size_t n) { return n < *(const size_t *)user ? malloc(n) : NULL; }
+static void cv_modest_free(void *user, void *p, size_t n) { (void)user; (void)n; free(p); }
+
 /* The file must open: what cannot run is not left behind. */
-static int cv_verify(const char *path, cv_error *e) {
+static int cv_verify(const char *path, uint64_t size, int quiet, cv_error *e) {
+    size_t most = size < SIZE_MAX ? (size_t)size : SIZE_MAX;
     prediff_model_desc d;
     prediff_error err;
     prediff_model *m = NULL;
@@ -3719,8 +3750,16 @@ static int cv_verify(const char *path, cv_error *e) {
     memset(&err, 0, sizeof err);
     d.path = path;
     d.map = 1;
+    d.allocator.alloc = cv_modest_alloc;
+    d.allocator.free = cv_modest_free;
+    d.allocator.user = &most;
+    if (most < 1 << 26) most = 1 << 26;                         /* small files may be read */
     status = prediff_model_open(&m, &d, &err);
     prediff_model_close(m);
+    if (status == PREDIFF_ERR_NOMEM) {
+        cv_note(quiet, "%s could not be mapped here, so it was not opened to check it", path);
+        return 0;
+    }
     return status ? cv_library(e, path, &err) : 0;
 }
 
@@ -3757,11 +3796,11 @@ static int cv_write_gguf(cv_pool *pool, cv_source *s, const cv_options *o, cv_er
     w.total = cv_output_bytes(s, &w);
     cv_note_odd(s, &w);
     if (o->dry_run) { cv_print_plan(s, &w, stdout); return 0; }
-    if (!o->force && cv_exists(o->out)) return CV_FAIL(e, FILE_WRITE, "%s exists; --force replaces it", o->out);
+    CV_TRY(cv_may_replace(o->out, o->force, e));
     CV_TRY(cv_output_open(&w, pool, o->out, e));
     failed = cv_gguf_save(&w, pool, e);
     failed = cv_output_close(&w, failed, e);
-    if (!failed && cv_verify(w.path, e)) { remove(w.path); failed = 1; }
+    if (!failed && cv_verify(w.path, w.done, o->quiet, e)) { remove(w.path); failed = 1; }
     if (!failed) failed = cv_rename(w.path, o->out, e);
     if (!failed && !o->quiet) fprintf(stderr, "%s%s: %u tensors, %.1f MB, mostly %s\n", w.shown_at ? "\n" : "", o->out, (unsigned)s->n, (double)w.done / 1e6, prediff_type_name(type->type));
     return failed;
@@ -4032,7 +4071,7 @@ static int cv_write_folder(cv_pool *pool, cv_source *s, const cv_options *o, cv_
     for (i = 0; i < s->n; i++) w.types[i] = type;
     if (o->dry_run) { cv_print_plan(s, &w, stdout); return 0; }
     CV_TRY(cv_config_json(pool, s, type, &config, e));
-    if (!o->force && cv_exists(weights)) return CV_FAIL(e, FILE_WRITE, "%s exists; --force replaces it", weights);
+    CV_TRY(cv_may_replace(weights, o->force, e));
     CV_TRY(cv_make_folder(o->out, e));
     CV_TRY(cv_output_open(&w, pool, weights, e));
     failed = cv_safetensors_save(&w, pool, e);
@@ -4434,7 +4473,7 @@ static int cv_settings(const cv_options *o, const char *check) {
 
 /* What IN is, by its first bytes. */
 static int cv_source_open(cv_source *s, cv_pool *pool, const cv_options *o, cv_error *e) {
-    uint8_t magic[16];
+    uint8_t magic[32];
     cv_file f;
     size_t n;
     int failed;
@@ -4448,6 +4487,8 @@ static int cv_source_open(cv_source *s, cv_pool *pool, const cv_options *o, cv_e
     if (memcmp(magic, "GGUF", 4) == 0 || memcmp(magic, "FUGG", 4) == 0) return cv_source_gguf(s, pool, o, e);
     n = strlen(o->in);
     if (magic[0] == '{' || magic[8] == '{' || (n > 12 && strcmp(o->in + n - 12, ".safetensors") == 0)) return cv_source_folder(s, pool, o->in, e);
+    if (!cv_begins_bin(magic, (size_t)(f.size < sizeof magic ? f.size : sizeof magic)))
+        return CV_FAIL(e, FILE_KIND, "%s is no GGUF, no safetensors and no llama2.c file", o->in);
     return cv_source_bin(s, pool, o->in, e);
 }
 

@@ -190,7 +190,7 @@ def tokenizers():
     """Tokenizers that went into a GGUF file and out into a folder, in transformers: the ids of llama.cpp's test texts."""
     for name, source, vocab in (("gpt-2", "tok_gpt2", "gpt-2"), ("llama-bpe", "tok_llama3/tokenizer.json", "llama-bpe"), ("qwen2", "vocab_gguf/ggml-vocab-qwen2.gguf", "qwen2"),
                                 ("llama-spm", "llama2c/tokenizer.model", "llama-spm"), ("llama-spm of a GGUF", "vocab_gguf/ggml-vocab-llama-spm.gguf", "llama-spm"),
-                                ("refact", "vocab_gguf/ggml-vocab-refact.gguf", "refact"), ("starcoder", "tok_starcoder/tokenizer.json", "starcoder")):
+                                ("starcoder", "tok_starcoder/tokenizer.json", "starcoder")):
         path, texts = data(source), data("vocab_gguf/ggml-vocab-%s.gguf.inp" % vocab)
         if not path or not texts:
             skip("tokenizer " + source)
@@ -214,6 +214,8 @@ def tokenizers():
         for who, got in (("prediff", encode(model, lines)), ("transformers", [there(line, add_special_tokens=False)["input_ids"] for line in lines])):
             wrong = [i for i in range(len(lines)) if got[i] != want[i]]
             check(not wrong, "%s: %d of %d texts differ in %s: %r %s" % (name, len(wrong), len(lines), who, lines[wrong[0]][:60] if wrong else "", (got[wrong[0]][:16], want[wrong[0]][:16]) if wrong else ""))
+        if rows > 60000:                                                 # the package takes seconds to read so many merges
+            continue
         again = convert(work("tok-hf"), work("again.gguf"))
         a, b = gguf.GGUFReader(model).fields, gguf.GGUFReader(again).fields
         for key in a:
