@@ -35,9 +35,9 @@
 
 /* ---- options: one table says everything about a flag --------------------------------------------------------------- */
 
-enum { GENERATE = 1, INFILL = 2, EVAL = 4, INFO = 8, TRAIN = 16, WRITE = GENERATE | INFILL, RUN = WRITE | EVAL, ALL = RUN | INFO };
+enum { GENERATE = 1, INFILL = 2, EVAL = 4, INFO = 8, TRAIN = 16, LEARN = 32, WRITE = GENERATE | INFILL, RUN = WRITE | EVAL, ALL = RUN | INFO };
 
-typedef enum option_kind { FLAG, COUNT, NUMBER, TEXT, CHOICE, SEED } option_kind;
+typedef enum option_kind { FLAG, COUNT, NUMBER, TEXT, CHOICE, SEED, LIST } option_kind;
 
 /* id, names (the first is used in messages), kind, commands, lowest, highest, value's name or the choices (numbered as the
    library's enumeration), default (NULL: none), explanation */
@@ -45,7 +45,7 @@ typedef enum option_kind { FLAG, COUNT, NUMBER, TEXT, CHOICE, SEED } option_kind
     X(MODEL, "-m --model --init", TEXT, ALL | TRAIN, 0, 0, "FILE", NULL, "the model, a GGUF file (or the environment variable PREDIFF_MODEL)") \
     X(PROMPT, "-p --prompt", TEXT, WRITE, 0, 0, "TEXT", NULL, "the text to continue, or with [MASK:n] marks for infill") \
     X(FILE, "-f --file", TEXT, RUN, 0, 0, "FILE", NULL, "read the text from a file, - is standard input") \
-    X(N, "-n --n-predict --predict", COUNT, GENERATE, 1, 4194304, "N", "64", "tokens to write (without -n: fewer if the model's context is full)") \
+    X(N, "-n --n-predict --predict", COUNT, GENERATE | LEARN, 1, 4194304, "N", "64", "tokens to write (without -n: fewer if the model's context is full). tokenizer: its tokens, without -n 2,048") \
     X(SEED, "-s --seed", SEED, RUN | TRAIN, 0, 0, "N", "0", "seed of all random choices; -1 takes one from the clock") \
     X(THREADS, "-t --threads", COUNT, RUN | TRAIN, 1, 256, "N", NULL, "threads (default: the cores this process may use; 1 under 2 million parameters)") \
     X(CTX, "-c --ctx-size", COUNT, ALL | TRAIN, 1, 4194304, "N", NULL, "positions of the context (default: as many as the run needs; train: the model's, at most 512)") \
@@ -92,10 +92,10 @@ typedef enum option_kind { FLAG, COUNT, NUMBER, TEXT, CHOICE, SEED } option_kind
     X(ISA, "--isa", CHOICE, RUN | TRAIN, 0, 0, "auto|scalar|avx2|avx512|neon", "auto", "instruction set") \
     X(FAST, "--fast", FLAG, RUN, 0, 0, "", NULL, "permit low-precision activations (none in this version)") \
     X(MAP, "--map", FLAG, ALL, 0, 0, "", NULL, "map the model file instead of reading it") \
-    X(JSON, "--json", FLAG, ALL | TRAIN, 0, 0, "", NULL, "one JSON object a line on standard output") \
+    X(JSON, "--json", FLAG, ALL | TRAIN | LEARN, 0, 0, "", NULL, "one JSON object a line on standard output") \
     X(VERBOSE, "-v --verbose", FLAG, RUN, 0, 0, "", NULL, "a summary on standard error also when that is no terminal") \
-    X(DATA, "-d --data", TEXT, TRAIN, 0, 0, "FILE", NULL, "text to learn from, texts between <|endoftext|> marks; - is standard input") \
-    X(OUT, "-o --out", TEXT, TRAIN, 0, 0, "FILE", NULL, "where the best model goes; its state to resume from goes to FILE.checkpoint") \
+    X(DATA, "-d --data", TEXT, TRAIN | LEARN, 0, 0, "FILE", NULL, "text to learn from, texts between <|endoftext|> marks; - is standard input") \
+    X(OUT, "-o --out", TEXT, TRAIN | LEARN, 0, 0, "FILE", NULL, "where the best model goes; its state to resume from goes to FILE.checkpoint. tokenizer: the GGUF to write") \
     X(NEW, "--new", TEXT, TRAIN, 0, 0, "SIZES", NULL, "begin with random weights: d=128,layers=6,heads=4,kv=2,ff=384,ctx=256,arch=llama") \
     X(TOKENIZER, "--tokenizer", TEXT, TRAIN, 0, 0, "FILE", NULL, "of --new: a GGUF whose tokenizer is taken") \
     X(OBJECTIVE, "--objective", CHOICE, TRAIN, 0, 0, "prediff|causal|mdlm|exact-l|diffugpt|cart|sedd", "prediff", "what is learnt") \
@@ -127,6 +127,10 @@ typedef enum option_kind { FLAG, COUNT, NUMBER, TEXT, CHOICE, SEED } option_kind
     X(RESUME, "--resume", FLAG, TRAIN, 0, 0, "", NULL, "go on from FILE.checkpoint if it is there") \
     X(LOG, "--log", TEXT, TRAIN, 0, 0, "FILE", NULL, "write every update and validation as a JSON line") \
     X(TYPE, "--type", CHOICE, TRAIN, 0, 0, "f32|f16|bf16|q8_0|q4_0", "f32", "type of the saved model's matrices") \
+    X(SPLITTER, "--splitter", CHOICE, LEARN, 0, 0, "gpt-2|llama-bpe|smollm|qwen2", "gpt-2", "how text is cut into words, which no token crosses") \
+    X(SPECIAL, "--special", LIST, LEARN, 0, 0, "TEXT", NULL, "a special token, may be given again; the first ends a text (default: <|endoftext|>)") \
+    X(MIN_COUNT, "--min-count", COUNT, LEARN, 1, 1000000000, "N", "2", "a pair must occur so often to become a token") \
+    X(FORCE, "--force", FLAG, LEARN, 0, 0, "", NULL, "replace the output if it is there") \
     X(ALGORITHM, "--diffusion-algorithm", CHOICE, WRITE, 0, 0, "0|1|2|3|4", NULL, "llama.cpp's number of an --order: 0 random, 1 entropy, 2 margin, 3 random, 4 confidence")
 
 typedef enum option_id {
@@ -150,6 +154,8 @@ static const option options[N_OPTIONS] = {
 #undef X
 };
 
+enum { MOST_LIST = 256 };
+
 /* Values by option: whole numbers, flags and choices in u, others in d and s. */
 typedef struct settings {
     const char *command;
@@ -158,6 +164,8 @@ typedef struct settings {
     const char *s[N_OPTIONS];
     unsigned char given[N_OPTIONS];
     int32_t mask_token;
+    const char *list[MOST_LIST];       /* values of the option that may be given again */
+    size_t n_list;
 } settings;
 
 typedef struct command {
@@ -172,6 +180,7 @@ static int run_infill(settings *o);
 static int run_eval(settings *o);
 static int run_info(settings *o);
 static int run_train(settings *o);
+static int run_tokenizer(settings *o);
 
 static const command commands[] = {
     { "generate", GENERATE, "-m FILE -p TEXT [-n N] [--steps N] [options]", "continue a prompt", run_generate },
@@ -179,6 +188,7 @@ static const command commands[] = {
     { "eval", EVAL, "-m FILE -f TEXTFILE --task (ppl|nelbo) [options]", "score a text", run_eval },
     { "info", INFO, "-m FILE [--tensors] [options]", "check and describe a model file", run_info },
     { "train", TRAIN, "(-m INIT.gguf | --new SIZES --tokenizer TOK.gguf) -d TEXT -o OUT.gguf [options]", "teach a model diffusion, or train a new one", run_train },
+    { "tokenizer", LEARN, "-d TEXT -n 2048 -o TOK.gguf [options]", "train a byte-level BPE tokenizer", run_tokenizer },
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
@@ -290,6 +300,10 @@ static int read_value(settings *o, int id, const char *text) {
     case COUNT: return read_count(text, (uint64_t)d->low, (uint64_t)d->high, &o->u[id]);
     case NUMBER: return read_number(text, d->low, d->high, &o->d[id]);
     case TEXT: o->s[id] = text; return 1;
+    case LIST:
+        if (o->n_list == MOST_LIST) return 0;
+        o->list[o->n_list++] = text;
+        return 1;
     case CHOICE:
         i = find_piece(d->value, '|', text, strlen(text));
         if (i >= 0) o->u[id] = (uint64_t)i;
@@ -306,6 +320,7 @@ static int bad_value(const command *c, const option *d, const char *flag, size_t
     fprintf(stderr, "prediff: %s: %.*s: '%s' is not ", c->name, (int)n, flag, text);
     if (d->kind == CHOICE) fprintf(stderr, "one of %s\n", d->value);
     else if (d->kind == NUMBER) fprintf(stderr, "a number from %g to %g\n", d->low, d->high);
+    else if (d->kind == LIST) fprintf(stderr, "wanted: %d were given before it\n", (int)MOST_LIST);
     else if (d->kind == SEED) fprintf(stderr, "a whole number from 0 to 18446744073709551615, or -1\n");
     else fprintf(stderr, "a whole number from %.0f to %.0f\n", d->low, d->high);
     return usage_error(c->name);
@@ -1488,6 +1503,21 @@ static size_t context_bytes(const prediff_model *m, size_t n, size_t t) {
     return prediff_context_size(m, &d, &size, NULL) == PREDIFF_OK ? size : 0;
 }
 
+static void json_tokenizer(const prediff_model_info *i) {
+    json_text("tokenizer", i->tokenizer);
+    json_text("splitter", i->splitter);
+    json_count("tokens", i->n_tokens);
+    printf(", \"bos\": %ld, \"eos\": %ld, \"eot\": %ld, \"mask\": %ld", (long)i->bos, (long)i->eos, (long)i->eot, (long)i->mask);
+    json_bool("add_bos", i->add_bos);
+}
+
+static void print_tokenizer(const prediff_model_info *i) {
+    printf("tokenizer       ");
+    if (i->n_tokens) printf("%s%s%s, %zu tokens, bos %ld%s, eos %ld, eot %ld, mask %ld\n", i->tokenizer, *i->splitter ? ", " : "", i->splitter, i->n_tokens,
+                            (long)i->bos, i->add_bos ? " (added)" : "", (long)i->eos, (long)i->eot, (long)i->mask);
+    else printf("none\n");
+}
+
 static void json_model(const prediff_model *m, const prediff_model_info *i, size_t n) {
     fputs(", \"model\": {\"architecture\": ", stdout);
     json_string(i->architecture, strlen(i->architecture));
@@ -1509,11 +1539,7 @@ static void json_model(const prediff_model *m, const prediff_model_info *i, size
     json_bool("rate", i->has_rate);
     json_bool("selfcond", i->has_selfcond);
     json_count("noise_dim", i->noise_dim);
-    json_text("tokenizer", i->tokenizer);
-    json_text("splitter", i->splitter);
-    json_count("tokens", i->n_tokens);
-    printf(", \"bos\": %ld, \"eos\": %ld, \"eot\": %ld, \"mask\": %ld", (long)i->bos, (long)i->eos, (long)i->eot, (long)i->mask);
-    json_bool("add_bos", i->add_bos);
+    json_tokenizer(i);
     printf("}, \"memory\": {\"n_ctx\": %zu, \"n_target\": %zu, \"context_bytes\": %zu}", n, n, context_bytes(m, n, n));
 }
 
@@ -1526,11 +1552,25 @@ static void print_model(const prediff_model *m, const prediff_model_info *i, siz
     printf("diffusion       %s, attention %s%s; mask %s%s%s", i->adapted ? "adapted" : "not adapted", attention_name(i->attention), i->shift ? ", shifted" : "",
            i->mask >= 0 ? "a vocabulary row" : i->has_mask ? "a vector" : "none (causal decoding only)", i->has_rate ? ", rate embedding" : "", i->has_selfcond ? ", self-conditioning" : "");
     if (i->noise_dim) printf(", noise of %zu", i->noise_dim);
-    printf("\ntokenizer       ");
-    if (i->n_tokens) printf("%s%s%s, %zu tokens, bos %ld%s, eos %ld, eot %ld, mask %ld\n", i->tokenizer, *i->splitter ? ", " : "", i->splitter, i->n_tokens,
-                            (long)i->bos, i->add_bos ? " (added)" : "", (long)i->eos, (long)i->eot, (long)i->mask);
-    else printf("none\n");
+    printf("\n");
+    print_tokenizer(i);
     printf("memory          a context of %zu positions, all targets: %zu bytes; with %zu targets: %zu bytes\n", n, context_bytes(m, n, n), t, context_bytes(m, n, t));
+}
+
+/* A file that is no model may still hold a tokenizer. */
+static void describe_tokenizer(settings *o, const char *path) {
+    prediff_model_desc d;
+    prediff_model *m;
+    prediff_model_info i;
+    prediff_error e;
+    model_desc(&d, o, path);
+    d.vocab_only = 1;
+    d.log = NULL;                      /* it was said already */
+    if (prediff_model_open(&m, &d, &e)) return;
+    prediff_model_get_info(m, &i);
+    if (i.n_tokens && o->u[O_JSON]) json_tokenizer(&i);
+    else if (i.n_tokens) print_tokenizer(&i);
+    prediff_model_close(m);
 }
 
 /* The second half of info: is it a model we run? That it is not one is an answer, not an error. */
@@ -1551,7 +1591,11 @@ static int describe_model(settings *o, const char *path) {
     } else if (o->u[O_JSON]) {
         json_text("not_a_model", prediff_item_name(e.item));
         json_text("message", e.message);
-    } else printf("not a model: %s: %s\n", prediff_item_name(e.item), e.message);
+        describe_tokenizer(o, path);
+    } else {
+        printf("not a model: %s: %s\n", prediff_item_name(e.item), e.message);
+        describe_tokenizer(o, path);
+    }
     if (o->u[O_JSON]) puts("}");
     return 0;
 }
@@ -1572,9 +1616,10 @@ static int run_info(settings *o) {
     return describe_model(o, path);
 }
 
-/* ---- train: a file of its own --------------------------------------------------------------------------------------- */
+/* ---- train, tokenizer: files of their own --------------------------------------------------------------------------- */
 
 #include "train.c"
+#include "tokenizer.c"
 
 /* ---- main ---------------------------------------------------------------------------------------------------------- */
 
@@ -1605,7 +1650,7 @@ int main(int argc, char **argv) {
     settings o;
     const command *c;
     int status;
-    if (argc < 2) { fprintf(stderr, "prediff: no command; one of generate, infill, eval, info, train\n"); return usage_error(""); }
+    if (argc < 2) { fprintf(stderr, "prediff: no command; one of generate, infill, eval, info, train, tokenizer\n"); return usage_error(""); }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)
         return finish_output(help(argc > 2 ? find_command(argv[2]) : NULL));
     if (strcmp(argv[1], "--version") == 0) {
