@@ -9,12 +9,14 @@
  *     int main(void) {
  *         prediff_model_desc md = {0};            // every desc starts zeroed: zero = default
  *         prediff_context_desc cd = {0};
+ *         prediff_generate_desc gd = {0};
  *         prediff_model *m; prediff_context *c; prediff_error e = {0};
  *         char text[512];
  *         md.path = "examples/models/story-3m-q8_0.gguf";
  *         cd.n_ctx = 128;
+ *         gd.n_steps = 48; gd.no_repeat = 4;      // more steps: better text, more time
  *         if (prediff_model_open(&m, &md, &e) || prediff_context_create(&c, m, &cd, &e) ||
- *             prediff_write(c, "Once upon a time, there was a little", 48, NULL, text, sizeof text, &e))
+ *             prediff_write(c, "Once upon a time, there was a little", 48, &gd, text, sizeof text, &e))
  *             return fprintf(stderr, "%s\n", e.message), 1;
  *         puts(text);
  *         prediff_context_destroy(c); prediff_model_close(m);
@@ -543,8 +545,9 @@ PREDIFF_API prediff_status prediff_end(prediff_context *c, prediff_result *r, pr
 
 /* prediff_write: the shortest way: clears the prompt, encodes prompt (terminated UTF-8, special tokens as plain text),
    generates n_tokens and writes the continuation as terminated text. Uses causal decoding if the model has no mask.
-   prediff_infill: the same for a text with [MASK:n] marks; writes the whole text. Errors: those of the parts; LIMIT if text
-   is too small (it is cut at a whole character). */
+   prediff_infill: the same for a text with [MASK:n] marks; writes the whole text. desc.samples must be 0 or 1. Errors: those of
+   the parts; LIMIT if text is too small (it is cut at a whole character): n tokens take at most n * prediff_max_token_bytes
+   + 5 bytes; CANCELLED if a callback stopped it: text holds what was revealed so far. */
 PREDIFF_API prediff_status prediff_write(prediff_context *c, const char *prompt, size_t n_tokens, const prediff_generate_desc *d,
                                          char *text, size_t capacity, prediff_error *err);
 PREDIFF_API prediff_status prediff_infill(prediff_context *c, const char *marked, const prediff_generate_desc *d,
@@ -716,6 +719,11 @@ PREDIFF_API double prediff_uniform(uint64_t seed, uint32_t stream, uint32_t samp
 #endif
 #ifndef PREDIFF_FILENAME
 #define PREDIFF_FILENAME "prediff.h"
+#if defined(__has_include)
+#if !__has_include("prediff.h")
+#error "this header was renamed: define PREDIFF_FILENAME as its name in quotes"
+#endif
+#endif
 #endif
 #ifndef PREDIFF_ASSERT
 #define PREDIFF_ASSERT(x) ((void)0)
@@ -750,7 +758,15 @@ extern "C" {
 #if !defined(PREDIFF_NO_SIMD) && (defined(__GNUC__) || defined(__clang__)) && defined(__x86_64__) && \
     !(defined(__MINGW32__) && !defined(__clang__))   /* MinGW GCC misaligns 32-byte stack slots (GCC bug 54412) */
 #define PDI_X86 1
+#if defined(__GNUC__) && !defined(__clang__)        /* GCC warns about its own header, where C++ optimises it into ours */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #include <immintrin.h>
+#pragma GCC diagnostic pop
+#else
+#include <immintrin.h>
+#endif
 #include <cpuid.h>
 #else
 #define PDI_X86 0
@@ -7530,9 +7546,13 @@ PDI_FN prediff_status pdi_put_text(const prediff_model *m, const int32_t *ids, s
     size_t i, got;
     prediff_status s;
     for (i = 0; i < n; i++) {
+        if (ids[i] == PREDIFF_MASK) continue;                   /* of a stopped run */
         if (prediff_token_ends(m, ids[i])) break;
         s = prediff_decode_next(m, state, ids[i], 0, text + *used, capacity - *used, &got, err);
-        if (s) { text[*used] = 0; return s; }
+        if (s) {
+            text[*used] = 0;
+            return PDI_FAIL(err, LIMIT, BUFFER_SIZE, "the text does not fit in %u bytes; it was cut after %u", (uint64_t)capacity, (uint64_t)*used);
+        }
         *used += got;
     }
     if (!last) return PREDIFF_OK;
@@ -7566,13 +7586,14 @@ PDI_FN prediff_status pdi_text_in_out(prediff_context *c, const char *in, size_t
     void *block;
     prediff_status s;
     PDI_TRY(pdi_enter(c, 0, err));
+    if (d && d->samples > 1) return PDI_FAIL(err, ARG, SAMPLES, "%u samples asked for; this call writes one text: use prediff_generate", (uint64_t)d->samples);
     if (!in || !text || !capacity) return PDI_FAIL(err, ARG, NULL_ARGUMENT, "the prompt or the text buffer is NULL or empty");
     al = &c->m->allocator;
     text[0] = 0;
     s = marked ? prediff_template(c->m, in, strlen(in), PREDIFF_ENCODE_BOS, NULL, 0, &n, &n_prompt, err)
                : prediff_encode(c->m, in, strlen(in), PREDIFF_ENCODE_BOS, NULL, 0, &n, err);
     if (s && !(s == PREDIFF_ERR_LIMIT && n)) return s;          /* the size query says BUFFER_SIZE */
-    if (n > c->n_ctx || n_tokens > c->n_ctx - n) return PDI_FAIL(err, ARG, T_RANGE, "prompt %u + %u tokens do not fit in n_ctx %u", (uint64_t)n, (uint64_t)n_tokens, (uint64_t)c->n_ctx);
+    if (n > c->n_ctx || n_tokens > c->n_ctx - n) return PDI_FAIL(err, ARG, T_RANGE, "%u tokens of text and gaps + %u do not fit in n_ctx %u", (uint64_t)n, (uint64_t)n_tokens, (uint64_t)c->n_ctx);
     bytes = (n + n_tokens + 1) * sizeof *ids + PDI_ALIGN;
     block = pdi_alloc(al, bytes);
     ids = (int32_t *)(void *)pdi_align_pointer(block);
@@ -7580,12 +7601,17 @@ PDI_FN prediff_status pdi_text_in_out(prediff_context *c, const char *in, size_t
     s = marked ? prediff_template(c->m, in, strlen(in), PREDIFF_ENCODE_BOS, ids, n, &n, &n_prompt, err)
                : prediff_encode(c->m, in, strlen(in), PREDIFF_ENCODE_BOS, ids, n, &n, err);
     if (!marked) n_prompt = n;
+    if (!s && marked && n_prompt == n) s = PDI_FAIL(err, ARG, TEMPLATE, "no [MASK:n] mark in the text");
     for (i = 0; i < n_tokens; i++) ids[n++] = PREDIFF_MASK;
     if (!s) s = pdi_fill_text(c, ids, n_prompt, n, d, err);
-    memset(&state, 0, sizeof state);
-    if (!s && marked) s = pdi_put_text(c->m, ids, n_prompt, &state, 0, text, capacity, &used, err);
-    else state.begun = n_prompt > 0;                            /* a continuation keeps its leading space */
-    if (!s) s = pdi_put_text(c->m, c->scratch_target, n - n_prompt, &state, 1, text, capacity, &used, err);
+    if (!s || s == PREDIFF_ERR_CANCELLED) {                     /* a stopped run has text too */
+        prediff_status put = PREDIFF_OK;
+        memset(&state, 0, sizeof state);
+        if (marked) put = pdi_put_text(c->m, ids, n_prompt, &state, 0, text, capacity, &used, err);
+        else state.begun = n_prompt > 0;                        /* a continuation keeps its leading space */
+        if (!put) put = pdi_put_text(c->m, c->scratch_target, n - n_prompt, &state, 1, text, capacity, &used, err);
+        if (put) s = put;
+    }
     pdi_free(al, block, bytes);
     return s;
 }

@@ -19,7 +19,8 @@ int main(int argc, char **argv) {
 
     model_desc.path = argc > 1 ? argv[1] : "examples/models/story-3m-q8_0.gguf";
     context_desc.n_ctx = 128;                     /* positions of prompt and target together */
-    generate_desc.n_steps = 32;                   /* 48 tokens in 32 network passes */
+    generate_desc.n_steps = 48;                   /* fewer are faster and poorer */
+    generate_desc.no_repeat = 4;                  /* no four tokens twice */
 
     failed = prediff_model_open(&model, &model_desc, &error) ||
              prediff_context_create(&context, model, &context_desc, &error) ||

@@ -598,10 +598,13 @@ static void test_a28_reentry(void) {
 
 /* -- text buffers, copies, versions -- */
 
+static int stop_at_three(void *user, const prediff_step_info *info) { (void)user; return info->step == 3; }
+
 static void test_a29_text_buffer(void) {
     world w = open_world(NULL, 1);
     char whole[600], part[600];
     size_t room, n;
+    prediff_generate_desc d;
     PD_STATUS(prediff_write(w.c, "ab", 8, NULL, whole, sizeof whole, &w.e), &w.e, OK, NONE);
     n = strlen(whole);
     PD_CHECK(n > 4 || n == 0);
@@ -614,6 +617,16 @@ static void test_a29_text_buffer(void) {
     PD_STATUS(prediff_infill(w.c, "ab [MASK:4] the", NULL, whole, sizeof whole, &w.e), &w.e, OK, NONE);
     PD_CHECKF(strncmp(whole, "ab", 2) == 0 && strlen(whole) > 4 && strcmp(whole + strlen(whole) - 4, " the") == 0, "%s", whole);
     PD_STATUS(prediff_infill(w.c, "ab [MASK:4] the", NULL, part, 3, &w.e), &w.e, ERR_LIMIT, BUFFER_SIZE);
+    PD_STATUS(prediff_infill(w.c, "ab the", NULL, whole, sizeof whole, &w.e), &w.e, ERR_ARG, TEMPLATE);
+    memset(&d, 0, sizeof d);
+    d.samples = 2;
+    PD_STATUS(prediff_write(w.c, "ab", 8, &d, whole, sizeof whole, &w.e), &w.e, ERR_ARG, SAMPLES);
+    PD_STATUS(prediff_infill(w.c, "ab [MASK:4]", &d, whole, sizeof whole, &w.e), &w.e, ERR_ARG, SAMPLES);
+    d.samples = 0;
+    d.n_steps = 8;
+    d.on_step = stop_at_three;
+    PD_STATUS(prediff_write(w.c, "ab", 8, &d, part, sizeof part, &w.e), &w.e, ERR_CANCELLED, STOPPED);
+    PD_CHECK(strlen(part) > 0);                     /* what three steps revealed */
     close_world(&w);
 }
 

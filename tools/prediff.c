@@ -186,7 +186,7 @@ static const command commands[] = {
     { "generate", GENERATE, "-m FILE -p TEXT [-n N] [--steps N] [options]", "continue a prompt", run_generate },
     { "infill", INFILL, "-m FILE -p \"Tom saw [MASK:12] and ran.\" [options]", "fill gaps; [MASK:n] stands for n tokens, \\[MASK: is literal", run_infill },
     { "eval", EVAL, "-m FILE -f TEXTFILE --task (ppl|nelbo) [options]", "score a text", run_eval },
-    { "info", INFO, "-m FILE [--tensors] [options]", "check and describe a model file", run_info },
+    { "info", INFO, "FILE [--tensors] [options]", "check and describe a model file", run_info },
     { "train", TRAIN, "(-m INIT.gguf | --new SIZES --tokenizer TOK.gguf) -d TEXT -o OUT.gguf [options]", "teach a model diffusion, or train a new one", run_train },
     { "tokenizer", LEARN, "-d TEXT -n 2048 -o TOK.gguf [options]", "train a byte-level BPE tokenizer", run_tokenizer },
 };
@@ -334,6 +334,7 @@ static int parse(const command *c, int argc, char **argv, settings *o) {
     for (i = 1; i < argc; i++) {
         const char *flag = argv[i], *value = NULL;
         size_t n = strcspn(flag, "=");
+        if (flag[0] != '-' && c->bit == INFO && !o->s[O_MODEL]) { o->s[O_MODEL] = flag; continue; }
         if (flag[0] != '-' || !flag[1]) {
             fprintf(stderr, "prediff: %s: unexpected argument '%s' (a text with spaces needs quotes)\n", c->name, flag);
             return usage_error(c->name);
@@ -381,6 +382,7 @@ static void apply_preset(settings *o) {
 static int check_settings(settings *o) {
     static const unsigned char order_of_algorithm[5] = { PREDIFF_RANDOM, PREDIFF_ENTROPY, PREDIFF_MARGIN, PREDIFF_RANDOM, PREDIFF_CONFIDENCE };
     apply_preset(o);
+    if ((o->u[O_TOP_K] || o->d[O_TOP_P] > 0) && !(o->d[O_TEMP] > 0)) fprintf(stderr, "prediff: %s: --top-k and --top-p do nothing without --temp\n", o->command);
     if (o->given[O_PROMPT] && o->given[O_FILE]) return conflict(o, "-p and -f exclude each other");
     if (o->d[O_THRESHOLD] > 0 && o->d[O_ENTROPY_BOUND] > 0) return conflict(o, "--threshold and --entropy-bound exclude each other");
     if (o->u[O_STOP_SURE] && (o->d[O_TEMP] > 0 || o->d[O_TEMP_END] > 0)) return conflict(o, "--stop-sure is for greedy runs: not with --temp above 0");
@@ -433,9 +435,11 @@ static int fail_text(const char *where, const char *message) {
     return 1;
 }
 
-/* Contradicting settings are wrong usage; every other error of the library is a failure. */
+/* Contradicting settings are wrong usage; every other error of the library is a failure. The system's reason is added where it
+   has one. */
 static int fail(const char *where, const prediff_error *e) {
-    fprintf(stderr, "prediff: %s: %s: %s\n", where, prediff_item_name(e->item), e->message);
+    int file = e->item == PREDIFF_ITEM_FILE_OPEN || e->item == PREDIFF_ITEM_FILE_READ;
+    fprintf(stderr, "prediff: %s: %s: %s%s%s\n", where, prediff_item_name(e->item), e->message, file && errno ? ": " : "", file && errno ? strerror(errno) : "");
     return e->status == PREDIFF_ERR_ARG && (e->item == PREDIFF_ITEM_VALUE_RANGE || e->item == PREDIFF_ITEM_CONFLICT) ? 2 : 1;
 }
 
@@ -682,8 +686,9 @@ static int open_context(session *s, size_t n_ctx, size_t n_target, size_t n_samp
     d.attention = (prediff_attention)o->u[O_ATTENTION];
     d.isa = (prediff_isa)o->u[O_ISA];
     d.compute = o->u[O_FAST] ? PREDIFF_FAST : PREDIFF_EXACT;
-    if (d.n_ctx < n_ctx) {
-        fprintf(stderr, "prediff: %s: T_RANGE: %zu tokens (prompt and target) do not fit in the %zu positions of -c\n", o->command, n_ctx, d.n_ctx);
+    if (d.n_ctx < n_ctx || (!o->given[O_CTX] && n_ctx > s->info.n_ctx)) {
+        fprintf(stderr, "prediff: %s: T_RANGE: %zu tokens (prompt and target) do not fit in the %zu positions of %s\n", o->command, n_ctx,
+                o->given[O_CTX] ? d.n_ctx : s->info.n_ctx, o->given[O_CTX] ? "-c" : "the model");
         return 1;
     }
     if (prediff_context_create(&s->context, s->model, &d, &e)) return fail(o->command, &e);
@@ -948,7 +953,7 @@ static int on_step(void *user, const prediff_step_info *i) {
 
 /* The text of -p or -f; like llama.cpp one newline at a file's end is dropped. */
 static int read_prompt(settings *o, buffer *text) {
-    if (!o->given[O_PROMPT] && !o->given[O_FILE]) return conflict(o, "no text: give one with -p TEXT or -f FILE");
+    if (!o->given[O_PROMPT] && !o->given[O_FILE]) return conflict(o, "no text: give one with -p TEXT or -f FILE (- is standard input)");
     if (o->given[O_PROMPT]) append_text(text, o->s[O_PROMPT]);
     else if (read_file(o->s[O_FILE], text)) return 1;
     if (o->given[O_FILE] && text->n && text->p[text->n - 1] == '\n') text->n--;
@@ -962,6 +967,7 @@ static int prepare_generate(writing *w, const buffer *text) {
     size_t i, room = o->given[O_CTX] ? (size_t)o->u[O_CTX] : w->s.info.n_ctx;
     if (encode(&w->s, text->p, text->n, flags, &prompt, &w->n_prompt)) return 1;
     w->n = (size_t)o->u[O_N];
+    if (strstr(text->p, "[MASK:")) fprintf(stderr, "prediff: generate: the text has [MASK:n] marks, which only infill fills\n");
     if (!o->given[O_N] && w->n_prompt < room && w->n > room - w->n_prompt) w->n = room - w->n_prompt;
     w->ids = allocate_ids(w->n_prompt + w->n);
     memcpy(w->ids, prompt, w->n_prompt * sizeof *prompt);
@@ -1367,7 +1373,7 @@ static void print_evaluation(const evaluation *v) {
     static const char *const estimators[] = { "exact-l", "rate", "n-step", "order" };
     const char *estimator = v->nelbo ? estimators[o->u[O_ESTIMATOR]] : "causal";
     double tokens = (double)v->tokens, n = (double)v->done, per_token = v->nats / tokens, per_byte = v->nats / (double)v->bytes;
-    double spread = n > 1 ? sqrt(fmax(0, v->squares - v->sum * v->sum / n) / (n - 1) / n) : 0, drawn = sqrt(v->variance) / tokens;
+    double spread = n > 1 ? sqrt(fmax(0, v->squares - v->sum * v->sum / n) / (n - 1) / n) : NAN, drawn = sqrt(v->variance) / tokens;
     int draws = v->nelbo && o->u[O_ESTIMATOR] < 3;
     size_t n_draws = o->u[O_DRAWS] ? (size_t)o->u[O_DRAWS] : 64;
     if (!o->u[O_JSON]) {
@@ -1377,8 +1383,11 @@ static void print_evaluation(const evaluation *v) {
         else printf("stride %zu, %s", v->stride, o->u[O_BOS] ? "BOS before each" : "no BOS");
         if (draws) printf(", %zu draws", n_draws);
         printf("\nscored          %zu tokens, %zu bytes (of %zu tokens of text)\n", v->tokens, v->bytes, v->n_ids);
-        printf("nats per token  %.5f +- %.5f (standard error over %s)\n", per_token, draws ? drawn : spread, draws ? "draws" : "windows");
-        if (draws) printf("                over windows +- %.5f\n", spread);
+        printf("nats per token  %.5f", per_token);
+        if (draws) printf(" +- %.5f (standard error over draws)", drawn);
+        if (n > 1) printf("%s +- %.5f (over windows)", draws ? "," : "", spread);
+        else fputs(", one window: no spread", stdout);
+        putchar('\n');
         printf("nats per byte   %.5f\n%s %.4f\n", per_byte, v->nelbo ? "perplexity      at most" : "perplexity     ", exp(per_token));
         printf("time            %.2f s, %s, %d threads\n", v->s.generate, prediff_isa_name(prediff_context_isa(v->s.context)), prediff_context_threads(v->s.context));
         return;
@@ -1406,7 +1415,7 @@ static void print_evaluation(const evaluation *v) {
 static int run_eval(settings *o) {
     evaluation v;
     int status;
-    if (!o->given[O_FILE]) return conflict(o, "no text: give one with -f FILE");
+    if (!o->given[O_FILE]) return conflict(o, "no text: give one with -f FILE (- is standard input)");
     memset(&v, 0, sizeof v);
     status = open_model(&v.s, o);
     v.nelbo = o->u[O_TASK] == 1;
@@ -1646,10 +1655,21 @@ static int wants_help(int argc, char **argv) {
     return 0;
 }
 
+/* Threads that wait by spinning cost a busy machine dearly; libgomp reads its limit before main, hence once more from the start. */
+static void wait_modestly(char **argv) {
+#if defined(_OPENMP) && defined(__linux__) && HAVE_POSIX
+    if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT") || setenv("GOMP_SPINCOUNT", "2000", 1)) return;
+    execv("/proc/self/exe", argv);                              /* if that fails, things go on as they are */
+#else
+    (void)argv;
+#endif
+}
+
 int main(int argc, char **argv) {
     settings o;
     const command *c;
     int status;
+    wait_modestly(argv);
     if (argc < 2) { fprintf(stderr, "prediff: no command; one of generate, infill, eval, info, train, tokenizer\n"); return usage_error(""); }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)
         return finish_output(help(argc > 2 ? find_command(argv[2]) : NULL));
