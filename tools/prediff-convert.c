@@ -3598,10 +3598,18 @@ static void cv_note_odd(const cv_source *s, const cv_output *w) {
 
 /* -- progress -- */
 
+static int cv_is_terminal(void) {
+#ifdef _WIN32
+    return _isatty(_fileno(stderr));
+#else
+    return isatty(fileno(stderr));
+#endif
+}
+
 static void cv_progress(cv_output *w) {
     time_t now = time(NULL);
     double seconds = difftime(now, w->begun), share = w->total ? (double)w->done / (double)w->total : 1;
-    if (w->o->quiet || (uint64_t)now == w->shown_at || seconds < 2) return;
+    if (w->o->quiet || (uint64_t)now == w->shown_at || seconds < 2 || !cv_is_terminal()) return;
     w->shown_at = (uint64_t)now;
     fprintf(stderr, "\r%3.0f %%  %.0f of %.0f MB, %.0f MB/s, %.0f s left ", 100 * share, (double)w->done / 1e6, (double)w->total / 1e6,
             (double)w->done / 1e6 / seconds, share > 0 ? seconds * (1 - share) / share : 0.0);

@@ -152,13 +152,12 @@ def smollm2():
     for i, p in enumerate(prompts):
         name = "SmolLM2, %r" % p["prompt"][:30]
         if i == 0:
-            check(greedy(whole, p["prompt"]) == p["greedy_ids"], name + ": greedy ids of the F32 file")
-        if i < 2:
             check(greedy(back, p["prompt"]) == p["greedy_ids"], name + ": greedy ids after the way to a folder and back")
         check(encode(back, [p["prompt"]], special=True)[0] == p["prompt_ids"], name + ": ids of the prompt after the way back")
     in_transformers(hf, prompts)
+    os.remove(os.path.join(hf, "tokenizer.json"))                        # the package takes seconds to read one
     for kind in BLOCK:
-        r = {t.name: t for t in gguf.GGUFReader(convert(whole, work("out.gguf"), "--type", kind)).tensors}
+        r = {t.name: t for t in gguf.GGUFReader(convert(hf, work("out.gguf"), "--type", kind)).tensors}
         for t in ("token_embd.weight", "blk.0.attn_q.weight", "blk.17.ffn_down.weight", "blk.29.ffn_up.weight"):
             blocks(t, np.asarray(a[t].data, dtype=np.float32), r[t], kind)
     return None
