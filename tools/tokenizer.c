@@ -458,14 +458,15 @@ static void show_merging(bpe *t, double began, size_t from) {
 }
 
 static void merge_all(bpe *t) {
-    double began = seconds();
     size_t from = t->token_index.n, step;
     uint32_t pair;
+    double began;
     make_symbols(t);
     push_changed(t);
+    began = seconds();
     for (step = 0; t->token_index.n < t->n_wanted && !interrupted && (pair = best_pair(t)) != NOTHING; step++) {
         merge_pair(t, pair);
-        if (step % 64 == 0) show_merging(t, began, from);
+        if (step % 64 == 63) show_merging(t, began, from);
     }
 }
 
