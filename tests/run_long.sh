@@ -17,6 +17,7 @@ sanitized "address and undefined behaviour" '-fsanitize=address,undefined -fno-s
 sanitized "sweeps in full, sanitised" '-fsanitize=address,undefined -fno-sanitize-recover=all' PD_LONG=1 TESTS=tests/test_robust.c
 sanitized "thread sanitiser" '-fsanitize=thread -DPREDIFF_NO_OPENMP' TESTS=tests/test_api.c
 
+run "a checkpoint of 3 GB" sh tests/convert_stream.sh
 if have python3; then run mutation python3 tests/mutate.py; else skip "mutation: no python3"; fi
 run fuzz sh tests/fuzz/run.sh
 totals
