@@ -27,7 +27,7 @@ build/openmp: build/settings
 	@if $(CC) -fopenmp build/openmp.c -o build/openmp.out 2>/dev/null; then echo -fopenmp; fi > build/openmp.tmp
 	@mv build/openmp.tmp $@
 
-build/prediff: tools/prediff.c tools/train.c prediff.h build/openmp
+build/prediff: tools/prediff.c tools/train.c tools/tokenizer.c prediff.h build/openmp
 	$(CC) $(CFLAGS) `cat build/openmp` -I. tools/prediff.c $(LDFLAGS) $(LDLIBS) -o $@
 
 build/prediff-convert: tools/prediff-convert.c prediff.h build/settings
@@ -51,6 +51,10 @@ fuzz:
 
 parity: all
 	$(TEST) tests/parity/run.sh
+
+# builds llama.cpp's Python package first: ten minutes and more
+parity-llama: all
+	sh tests/parity/llama.sh
 
 build/bench: benchmarks/bench.c prediff.h build/openmp
 	$(CC) $(CFLAGS) `cat build/openmp` -I. benchmarks/bench.c $(LDFLAGS) $(LDLIBS) -o $@
@@ -110,6 +114,7 @@ help:
 	@echo 'make test-long  the sweeps in full'
 	@echo 'make fuzz       fuzz targets'
 	@echo 'make parity     compares with other software (makes its own Python environment)'
+	@echo 'make parity-llama  compares converted models with llama.cpp (builds its Python package: ten minutes)'
 	@echo 'make bench      measures speed'
 	@echo 'make examples   builds and runs the examples'
 	@echo 'make install    header, tool and prediff.pc to DESTDIR and PREFIX (now $(PREFIX)); make uninstall removes them'
@@ -118,4 +123,4 @@ help:
 
 FORCE:
 
-.PHONY: FORCE all run test test-long fuzz parity bench bench-train examples install uninstall clean help
+.PHONY: FORCE all run test test-long fuzz parity parity-llama bench bench-train examples install uninstall clean help

@@ -2757,6 +2757,7 @@ typedef struct pdi_merge { int32_t left, right, id; } pdi_merge;
 typedef struct pdi_tokenizer {
     int kind, splitter;
     size_t n_tokens, n_merges, n_special, slots, merge_slots;
+    size_t n_used;                     /* tokens up to the last that is not UNUSED; rows beyond it are never produced */
     prediff_string *tokens;            /* [n_tokens] as stored in the file */
     uint8_t *types;                    /* [n_tokens] */
     uint32_t *ranks;                   /* [n_tokens] SPM: 0 is the best score */
@@ -2829,9 +2830,11 @@ PDI_FN prediff_status pdi_tok_counts(pdi_tokenizer *t, const pdi_tok_keys *k, co
     t->n_tokens = (size_t)n;
     t->n_merges = k->merges ? (size_t)k->merges->count : 0;
     t->n_special = 0;
+    t->n_used = k->types ? 0 : (size_t)n;
     for (i = 0; k->types && i < n; i++) {
         uint32_t type = pdi_u32(k->types->data + 4 * i);
         if (type > PDI_TYPE_BYTE) return PDI_FAIL_AT(err, FORMAT, TOKENIZER_ARRAY, i, "token %u has unknown type %i", i, (int64_t)(int32_t)type);
+        if (type != PDI_TYPE_UNUSED) t->n_used = (size_t)i + 1;
         t->n_special += type >= PDI_TYPE_UNKNOWN && type <= PDI_TYPE_USER;
     }
     return PREDIFF_OK;
@@ -5163,7 +5166,7 @@ PDI_FN pdi_choice_rule pdi_rule(const prediff_context *c, const pdi_sample *p) {
 /* What must never be produced: the mask's row and rows beyond the tokenizer (padded vocabularies). */
 PDI_FN void pdi_exclude(const prediff_context *c, float *logits) {
     size_t i, V = c->m->hp.n_vocab;
-    for (i = c->m->tok.n_tokens ? c->m->tok.n_tokens : V; i < V; i++) logits[i] = -HUGE_VALF;
+    for (i = c->m->tok.n_used ? c->m->tok.n_used : V; i < V; i++) logits[i] = -HUGE_VALF;
     if (c->m->mask_token >= 0) logits[c->m->mask_token] = -HUGE_VALF;
 }
 
@@ -6293,21 +6296,54 @@ PDI_FN int pdi_annealed(const prediff_trainer *t, const pdi_train_row *row, size
     return t->anneal < 1 && prediff_uniform(t->draw_seed, PDI_STREAM_ANNEAL, row->position, (uint32_t)j, (uint32_t)t->n_steps) < t->anneal;
 }
 
+/* Rows i.. of a span, at most 64, and how many keys the farthest-looking of them reads: what is beyond is not computed. */
+PDI_FN size_t pdi_look(const prediff_trainer *t, const pdi_span *s, size_t i, size_t *keys) {
+    size_t m = pdi_min(s->n - i, 64), r;
+    for (*keys = 0, r = i; r < i + m; r++) {
+        const pdi_train_row *row = &t->rows[s->row + r];
+        *keys = pdi_max(*keys, t->anneal < 1 ? s->n : row->to > row->from ? row->to : row->seen);
+    }
+    return m;
+}
+
 /* p [n][n] = softmax(q k^T / sqrt(E)) of one head, 0 where a row may not look. */
 PDI_FN void pdi_train_scores(const prediff_trainer *t, const pdi_span *s, const float *q, const float *k, float *p, float *work) {
     const prediff_context *c = &t->c;
-    size_t n = s->n, e = t->m.hp.head_dim, i, j;
+    size_t n = s->n, e = t->m.hp.head_dim, i, j, m, r, keys;
     float scale = (float)(1.0 / sqrt((double)e));
-    pdi_small_product(t, p, n, q, t->W, n, k, t->W, n, e, 0, 0, work);
-    for (i = 0; i < n; i++) {
-        const pdi_train_row *row = &t->rows[s->row + i];
-        float *x = p + i * n;
-        double sum, dot;
-        c->k->scale(x, scale, n);
-        for (j = row->seen; j < row->from; j++) if (!pdi_annealed(t, row, j)) x[j] = -HUGE_VALF;
-        for (j = row->to; j < n; j++) if (!pdi_annealed(t, row, j)) x[j] = -HUGE_VALF;
-        c->k->row_exp(x, x, c->k->row_max(x, n), n, &sum, &dot);
-        c->k->scale(x, (float)(1.0 / sum), n);
+    for (i = 0; i < n; i += m) {
+        m = pdi_look(t, s, i, &keys);
+        pdi_small_product(t, p + i * n, n, q + i * t->W, t->W, m, k, t->W, keys, e, 0, 0, work);
+        for (r = i; r < i + m; r++) {
+            const pdi_train_row *row = &t->rows[s->row + r];
+            float *x = p + r * n;
+            double sum, dot;
+            c->k->scale(x, scale, keys);
+            for (j = row->seen; j < row->from && j < keys; j++) if (!pdi_annealed(t, row, j)) x[j] = -HUGE_VALF;
+            for (j = row->to; j < keys; j++) if (!pdi_annealed(t, row, j)) x[j] = -HUGE_VALF;
+            c->k->row_exp(x, x, c->k->row_max(x, keys), keys, &sum, &dot);
+            c->k->scale(x, (float)(1.0 / sum), keys);
+            memset(x + keys, 0, (n - keys) * sizeof *x);
+        }
+    }
+}
+
+/* y [n][E] = p x for p of pdi_train_scores' shape. */
+PDI_FN void pdi_look_product(const prediff_trainer *t, const pdi_span *s, float *y, size_t ldy, const float *p, const float *x, size_t ldx, float *work) {
+    size_t i, m, keys;
+    for (i = 0; i < s->n; i += m) {
+        m = pdi_look(t, s, i, &keys);
+        pdi_small_product(t, y + i * ldy, ldy, p + i * s->n, s->n, m, x, ldx, t->m.hp.head_dim, keys, 1, 0, work);
+    }
+}
+
+/* y [n][E] (+)= p^T x; turned: p^T. The rows before the first that looks at a key are zeros. */
+PDI_FN void pdi_looked_product(const prediff_trainer *t, const pdi_span *s, float *y, size_t ldy, const float *turned, const float *x, size_t ldx, int add, float *work) {
+    size_t i, m, r = 0, step, keys, n = s->n;
+    for (i = 0; i < n; i += m) {
+        m = pdi_min(n - i, 64);
+        while (r < n && (step = pdi_look(t, s, r, &keys), keys <= i)) r += step;
+        pdi_small_product(t, y + i * ldy, ldy, turned + i * n + r, n, m, x + r * ldx, ldx, t->m.hp.head_dim, n - r, 1, add, work);
     }
 }
 
@@ -6318,7 +6354,7 @@ PDI_FN void pdi_train_attend_head(const prediff_trainer *t, const pdi_train_atte
     for (g = 0; g < group; g++) {
         size_t head = kv * group + g;
         pdi_train_scores(t, s, qkv + head * e, k, pairs, work);
-        pdi_small_product(t, a->s->mixed + s->row * H + head * e, H, pairs, s->n, s->n, v, t->W, e, s->n, 1, 0, work);
+        pdi_look_product(t, s, a->s->mixed + s->row * H + head * e, H, pairs, v, t->W, work);
     }
 }
 
@@ -6326,7 +6362,7 @@ PDI_FN void pdi_train_attend_head(const prediff_trainer *t, const pdi_train_atte
 PDI_FN void pdi_back_attend_head(const prediff_trainer *t, const pdi_train_attention *a, const pdi_span *s, size_t kv, float *pairs, float *work) {
     const pdi_hparams *h = &t->m.hp;
     const pdi_kernels *kernels = t->c.k;
-    size_t n = s->n, e = h->head_dim, group = h->n_head / h->n_head_kv, g, i, H = h->n_head * e, q_at = s->row * t->W;
+    size_t n = s->n, e = h->head_dim, group = h->n_head / h->n_head_kv, g, i, m, r, keys, H = h->n_head * e, q_at = s->row * t->W;
     const float *qkv = a->s->qkv + q_at, *k = qkv + H + kv * e, *v = k + h->n_head_kv * e;
     float *dk = t->dqkv + q_at + H + kv * e, *dv = dk + h->n_head_kv * e, *p = pairs, *dz = p + n * n, *turned = dz + n * n;
     float scale = (float)(1.0 / sqrt((double)e));
@@ -6335,12 +6371,18 @@ PDI_FN void pdi_back_attend_head(const prediff_trainer *t, const pdi_train_atten
         const float *d_o = a->dmixed + s->row * H + head * e, *o = a->s->mixed + s->row * H + head * e;
         pdi_train_scores(t, s, qkv + head * e, k, p, work);
         kernels->turn(turned, n, p, n, n, n);
-        pdi_small_product(t, dv, t->W, turned, n, n, d_o, H, e, n, 1, g > 0, work);
-        pdi_small_product(t, dz, n, d_o, H, n, v, t->W, n, e, 0, 0, work);
-        for (i = 0; i < n; i++) kernels->softmax_back(dz + i * n, p + i * n, kernels->row_dot(d_o + i * H, o + i * H, e), scale, n);
-        pdi_small_product(t, t->dqkv + q_at + head * e, t->W, dz, n, n, k, t->W, e, n, 1, 0, work);
+        pdi_looked_product(t, s, dv, t->W, turned, d_o, H, g > 0, work);
+        for (i = 0; i < n; i += m) {
+            m = pdi_look(t, s, i, &keys);
+            pdi_small_product(t, dz + i * n, n, d_o + i * H, H, m, v, t->W, keys, e, 0, 0, work);
+            for (r = i; r < i + m; r++) {
+                kernels->softmax_back(dz + r * n, p + r * n, kernels->row_dot(d_o + r * H, o + r * H, e), scale, keys);
+                memset(dz + r * n + keys, 0, (n - keys) * sizeof *dz);
+            }
+        }
+        pdi_look_product(t, s, t->dqkv + q_at + head * e, t->W, dz, k, t->W, work);
         kernels->turn(turned, n, dz, n, n, n);
-        pdi_small_product(t, dk, t->W, turned, n, n, qkv + head * e, t->W, e, n, 1, g > 0, work);
+        pdi_looked_product(t, s, dk, t->W, turned, qkv + head * e, t->W, g > 0, work);
     }
 }
 

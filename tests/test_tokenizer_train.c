@@ -143,7 +143,7 @@ static void test_reference(void) {
     for (i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         snprintf(more, sizeof more, "-n %u", (unsigned)wanted[i]);
         m = train_text(story, sizeof story - 1, more);
-        check_story(m, wanted[i] - 257 < STORY_MERGES ? wanted[i] - 257 : STORY_MERGES);
+        check_story(m, wanted[i] - 257 < STORY_MERGES ? wanted[i] - 257 : (size_t)STORY_MERGES);
         prediff_model_close(m);
     }
     for (i = 0; i < sizeof blocks / sizeof *blocks; i++) {

@@ -4500,6 +4500,28 @@ static int cv_source_open(cv_source *s, cv_pool *pool, const cv_options *o, cv_e
     return cv_source_bin(s, pool, o->in, e);
 }
 
+/* Rows of the model beyond the tokens get tokens of their own, which stand for nothing: other tools want as many as rows. */
+static int cv_pad_vocabulary(cv_vocab *v, cv_pool *pool, size_t rows, cv_error *e) {
+    prediff_string *tokens = (prediff_string *)cv_alloc(pool, rows, sizeof *tokens, e);
+    float *scores = v->scores ? (float *)cv_alloc(pool, rows, sizeof *scores, e) : NULL;
+    int32_t *types = (int32_t *)cv_alloc(pool, rows, sizeof *types, e);
+    size_t i;
+    if (!tokens || !types || (v->scores && !scores)) return 1;
+    memcpy(tokens, v->tokens, v->n * sizeof *tokens);
+    memcpy(types, v->types, v->n * sizeof *types);
+    if (scores) memcpy(scores, v->scores, v->n * sizeof *scores);
+    for (i = v->n; i < rows; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "[PAD%u]", (unsigned)i);
+        tokens[i] = cv_str(cv_copy(pool, name, strlen(name), e));
+        if (!tokens[i].bytes) return 1;
+        types[i] = PDI_TYPE_UNUSED;
+        if (scores) scores[i] = -1e9f;
+    }
+    v->tokens = tokens; v->types = types; v->scores = scores; v->n = rows;
+    return 0;
+}
+
 /* The vocabulary and special ids: of the tokenizer, or where it is silent, of the config. */
 static int cv_settle_vocabulary(cv_source *s, cv_pool *pool, const cv_options *o, cv_error *e) {
     cv_vocab *v = &s->vocab;
@@ -4519,6 +4541,7 @@ static int cv_settle_vocabulary(cv_source *s, cv_pool *pool, const cv_options *o
     if (o->mask_token >= 0) v->mask = o->mask_token;
     if (s->has_vocab && c->n_vocab && v->n > c->n_vocab)
         return CV_FAIL(e, TOKENIZER, "the tokenizer has %u tokens, the model only %u rows: they do not belong together", (uint64_t)v->n, (uint64_t)c->n_vocab);
+    if (s->has_vocab && v->n < c->n_vocab) CV_TRY(cv_pad_vocabulary(v, pool, c->n_vocab, e));
     if (s->has_vocab && v->remark) cv_note(s->quiet, "%s", v->remark);
     if (s->has_vocab) return cv_vocab_keys(pool, v, &s->keys, e);
     cv_note(s->quiet, "no tokenizer found: the model works on token ids alone (--tokenizer FILE adds one)");

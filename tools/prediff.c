@@ -967,7 +967,8 @@ static int prepare_generate(writing *w, const buffer *text) {
     size_t i, room = o->given[O_CTX] ? (size_t)o->u[O_CTX] : w->s.info.n_ctx;
     if (encode(&w->s, text->p, text->n, flags, &prompt, &w->n_prompt)) return 1;
     w->n = (size_t)o->u[O_N];
-    if (strstr(text->p, "[MASK:")) fprintf(stderr, "prediff: generate: the text has [MASK:n] marks, which only infill fills\n");
+    for (i = 0; i + 6 <= text->n && memcmp(text->p + i, "[MASK:", 6) != 0; i++) {}
+    if (i + 6 <= text->n) fprintf(stderr, "prediff: generate: the text has [MASK:n] marks, which only infill fills\n");
     if (!o->given[O_N] && w->n_prompt < room && w->n > room - w->n_prompt) w->n = room - w->n_prompt;
     w->ids = allocate_ids(w->n_prompt + w->n);
     memcpy(w->ids, prompt, w->n_prompt * sizeof *prompt);
