@@ -57,8 +57,9 @@ fi
 
 openmp=$(cat build/openmp 2> /dev/null)
 if ! check "the probe compiles" "$CC" -O2 $openmp -I. tests/parity/probe.c $LDLIBS -o $OUT/probe; then leave; fi
+if ! check "the training probe compiles" "$CC" -O2 $openmp -I. tests/parity/train_probe.c $LDLIBS -o $OUT/train_probe; then leave; fi
 [ -x build/prediff-convert ] || make -s build/prediff-convert
-for script in tokenize_lines gguf_files torch_models smollm2 convert_tokenizer convert_models convert_gguf; do
+for script in tokenize_lines gguf_files torch_models smollm2 convert_tokenizer convert_models convert_gguf train; do
     run "parity $script" $VENV/bin/python tests/parity/$script.py
 done
 leave
