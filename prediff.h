@@ -6194,7 +6194,7 @@ struct prediff_trainer {
     float *rates;                      /* [groups] */
     int have_soft, soft_given;
     const prediff_sequence *texts;
-    uint64_t draw_seed;
+    uint64_t draw_seed, draw_base;     /* of the random draws; the number of the call's first text */
     /* activations, [rows][..] */
     float *x;                          /* [L + 1][rows][D] residual stream before each layer, and at the end */
     pdi_saved saved;                   /* of layer 0; others follow at layer * stride unless recomputed */
@@ -6608,7 +6608,7 @@ PDI_FN void pdi_train_noise(prediff_trainer *t) {
         const pdi_train_row *row = &t->rows[t->masks[i]];
         const float *given = t->texts[row->text].noise;
         for (k = 0; given && k < N; k++) t->noise[i * N + k] = given[row->token * N + k] * t->m.hp.noise_scale;
-        if (!given) pdi_make_noise(&t->m.hp, t->noise + i * N, t->draw_seed + row->group, row->position, 0);
+        if (!given) pdi_make_noise(&t->m.hp, t->noise + i * N, t->draw_seed ^ (t->draw_base + row->group + 1) << 24, row->position, 0);
     }
     pdi_train_product(t, t->noise_hidden, d4, t->noise, N, t->n_masked, &t->m.noise[0]);
     for (i = 0; i < t->n_masked * d4; i++) t->dff[i] = (float)pdi_gelu((double)t->noise_hidden[i]);
@@ -6733,24 +6733,21 @@ PDI_FN double pdi_rate_law(const prediff_trainer *t, double u, size_t text) {
     switch (t->d.rates) {
     case PREDIFF_RATES_COSINE: r = cos(u * 1.5707963267948966); return r < 0.01 ? 0.01 : r > 0.99 ? 0.99 : r;
     case PREDIFF_RATES_LOGIT_NORMAL: return 1.0 / (1.0 + exp(-1.5 * pdi_normal(t->draw_seed, PDI_STREAM_TIME, (uint32_t)text, 1)));
-    case PREDIFF_RATES_SQUARE: return 1.0 - sqrt(u);
+    case PREDIFF_RATES_SQUARE: r = 1.0 - sqrt(u); return r < 1e-3 ? 1e-3 : r;
     default: return 1e-3 + (1.0 - 1e-3) * u;
     }
 }
 
-/* Masks rows 0..n-1 of a target with rate t, or exactly round(t n) of them; at least one. Returns how many. */
-PDI_FN size_t pdi_draw_masks(const prediff_trainer *t, pdi_train_row *rows, size_t n, size_t text, double rate, int exact) {
-    size_t i, masked = 0, want = (size_t)ceil(rate * (double)n);
+/* Masks rows 0..n-1 of a target with rate t, or exactly ceil(t n) of them. Where a bound is estimated, a target without a mask
+   counts as one; the masked mean must have one (PreDiff-LM). */
+PDI_FN void pdi_draw_masks(const prediff_trainer *t, pdi_train_row *rows, size_t n, size_t text, double rate, prediff_objective o) {
+    size_t exact = o == PREDIFF_OBJECTIVE_EXACT_L, i, masked = 0, want = (size_t)ceil(rate * (double)n);
     want = pdi_min(pdi_max(want, 1), n);
     for (i = 0; i < n; i++) {                                   /* exact: selection sampling, each of the left with the odds left */
         double odds = exact ? (double)(want - masked) / (double)(n - i) : rate;
         if (pdi_chance(t, PDI_STREAM_MASK, text, rows[i].position, 0) < odds) { rows[i].input = PREDIFF_MASK; masked++; }
     }
-    if (!masked) {
-        rows[(size_t)(pdi_chance(t, PDI_STREAM_MASK, text, 0, 1) * (double)n)].input = PREDIFF_MASK;
-        masked = 1;
-    }
-    return masked;
+    if (!masked && o == PREDIFF_OBJECTIVE_PREDIFF) rows[(size_t)(pdi_chance(t, PDI_STREAM_MASK, text, 0, 1) * (double)n)].input = PREDIFF_MASK;
 }
 
 /* CART: w_i = 1/2 sum over visible j of p (1 - p)^(|i - j| - 1), p = 0.3; the `before` prompt rows are visible. */
@@ -6764,15 +6761,18 @@ PDI_FN double pdi_cart(const pdi_train_row *rows, size_t n, size_t before, size_
     return w;
 }
 
-/* Weights of the masked rows among 0..n-1, of which `masked` are; returns what they add to the mean's divisor. */
-PDI_FN double pdi_weigh(pdi_train_row *rows, size_t n, size_t before, size_t masked, double rate, prediff_objective o) {
+/* Weights of the masked rows among 0..n-1, of which `masked` are; returns what they add to the mean's divisor. lost: 1 if a shifted
+   model has no row that could predict the first. */
+PDI_FN double pdi_weigh(pdi_train_row *rows, size_t n, size_t before, size_t masked, double rate, int lost, prediff_objective o) {
     size_t i;
+    int by_masks = o == PREDIFF_OBJECTIVE_PREDIFF || o == PREDIFF_OBJECTIVE_DIFFUGPT;
     for (i = 0; i < n; i++) {
         double w = o == PREDIFF_OBJECTIVE_MDLM || o == PREDIFF_OBJECTIVE_SEDD || o == PREDIFF_OBJECTIVE_DIFFUGPT ? 1.0 / rate
                  : o == PREDIFF_OBJECTIVE_EXACT_L ? (double)n / (double)masked : o == PREDIFF_OBJECTIVE_CART ? pdi_cart(rows, n, before, i) : 1.0;
         rows[i].masked = rows[i].input == PREDIFF_MASK ? (float)w : 0;
     }
-    return o == PREDIFF_OBJECTIVE_PREDIFF || o == PREDIFF_OBJECTIVE_DIFFUGPT ? (double)masked : (double)n;
+    if (!lost) return (double)(by_masks ? masked : n);
+    return (double)(by_masks ? masked - (rows[0].input == PREDIFF_MASK) : n - 1);
 }
 
 /* -- from texts to rows -- */
@@ -6819,7 +6819,7 @@ PDI_FN void pdi_finish_target(prediff_trainer *t, pdi_train_row *rows, size_t n,
     size_t i, masked = 0;
     double rate = pdi_rate_law(t, u, draw);
     if (s->input) { for (i = 0; i < n; i++) rows[i].input = s->input[rows[i].token]; }
-    else pdi_draw_masks(t, rows, n, draw, rate, o == PREDIFF_OBJECTIVE_EXACT_L);
+    else pdi_draw_masks(t, rows, n, draw, rate, o);
     for (i = 0; i < n; i++) {
         rows[i].target = 1;
         if (copy) rows[i].input = rows[i].input == PREDIFF_MASK ? s->ids[rows[i].token] : PREDIFF_MASK;
@@ -6827,8 +6827,8 @@ PDI_FN void pdi_finish_target(prediff_trainer *t, pdi_train_row *rows, size_t n,
     }
     if (copy) rate = 1.0 - rate < 1e-3 ? 1e-3 : 1.0 - rate;
     t->rates[t->n_groups++] = s->rate ? *s->rate : (float)masked / (float)n;
-    if (s->rate) rate = (double)*s->rate;
-    count[0] += pdi_weigh(rows, n, before, masked, rate, o);
+    if (s->rate) rate = (double)*s->rate > 1e-3 ? (double)*s->rate : 1e-3;
+    count[0] += pdi_weigh(rows, n, before, masked, rate, t->m.hp.shift && !before, o);
     for (i = 0; s->weight && i < n; i++) if (rows[i].input == PREDIFF_MASK) rows[i].masked = s->weight[rows[i].token];
     pdi_label_targets(t, rows, n, before, s);
 }
@@ -6871,9 +6871,15 @@ PDI_FN size_t pdi_rows_needed(const prediff_trainer *t, const prediff_sequence *
     return t->d.n_blocks ? s->n + t->d.n_blocks * pdi_min(t->d.block_max, s->n) : (t->d.complementary ? 2 : 1) * s->n;
 }
 
+/* Rates, and so targets, in one call. */
+PDI_FN size_t pdi_train_groups(const prediff_trainer *t) { return pdi_min(t->d.max_rows, 4096); }
+
 PDI_FN prediff_status pdi_check_texts(const prediff_trainer *t, const prediff_sequence *s, size_t n, prediff_objective o, prediff_error *err) {
-    size_t i, k, rows = 0;
+    size_t i, k, rows = 0, soft = 0, groups = n * (t->d.n_blocks ? t->d.n_blocks : t->d.complementary ? 2 : 1);
     if (!s && n) return PDI_FAIL(err, ARG, NULL_ARGUMENT, "the texts are NULL");
+    if ((unsigned)o > PREDIFF_OBJECTIVE_SEDD) return PDI_FAIL(err, ARG, VALUE_RANGE, "the objective is not one of its values");
+    if (o != PREDIFF_OBJECTIVE_CAUSAL && !t->m.mask && t->m.mask_token < 0)
+        return PDI_FAIL(err, ARG, MASK_ID_UNKNOWN, "the model has no mask: set desc.add_mask to give it a mask vector");
     for (i = 0; i < n; i++) {
         if (!s[i].ids) return PDI_FAIL(err, ARG, NULL_ARGUMENT, "text %u has no ids", (uint64_t)i);
         if (s[i].n < 1 || s[i].n > t->d.n_ctx || s[i].n_prompt > s[i].n)
@@ -6881,8 +6887,14 @@ PDI_FN prediff_status pdi_check_texts(const prediff_trainer *t, const prediff_se
         for (k = 0; k < s[i].n; k++)
             if (s[i].ids[k] < 0 || (size_t)s[i].ids[k] >= t->m.hp.n_vocab || (s[i].input && s[i].input[k] != PREDIFF_MASK && (s[i].input[k] < 0 || (size_t)s[i].input[k] >= t->m.hp.n_vocab)))
                 return PDI_FAIL_AT(err, ARG, TOKEN_RANGE, k, "text %u: the token at %u is out of range", (uint64_t)i, (uint64_t)k);
+        for (k = 0; s[i].weight && k < s[i].n; k++)
+            if (!(s[i].weight[k] >= 0) || !pdi_is_finite(&s[i].weight[k])) return PDI_FAIL_AT(err, ARG, VALUE_RANGE, k, "text %u: the weight at %u is not a number from 0 on", (uint64_t)i, (uint64_t)k);
+        if (s[i].rate && !(*s[i].rate >= 0 && *s[i].rate <= 1)) return PDI_FAIL_AT(err, ARG, VALUE_RANGE, i, "text %u: its rate is not within 0 and 1", (uint64_t)i);
+        soft += s[i].soft != NULL;
         rows += pdi_rows_needed(t, &s[i], o);
     }
+    if (soft && soft != n) return PDI_FAIL(err, ARG, CONFLICT, "a soft prediction is given for %u of %u texts: give it for all or none", (uint64_t)soft, (uint64_t)n);
+    if (groups > pdi_train_groups(t)) return PDI_FAIL(err, LIMIT, LIMIT_EXCEEDED, "%u targets in one call; at most %u", (uint64_t)groups, (uint64_t)pdi_train_groups(t));
     if (rows > t->d.max_rows) return PDI_FAIL(err, LIMIT, LIMIT_EXCEEDED, "%u rows in one call; desc.max_rows is %u", (uint64_t)rows, (uint64_t)t->d.max_rows);
     return PREDIFF_OK;
 }
@@ -6892,6 +6904,7 @@ PDI_FN void pdi_build_batch(prediff_trainer *t, const prediff_sequence *s, size_
     size_t i, r, base = (size_t)(t->n_texts & 0xFFFFFF);
     double shift;
     t->draw_seed = seed;
+    t->draw_base = t->n_texts;
     t->n_rows = t->n_spans = t->n_groups = t->n_targets = t->n_masked = t->n_losses = 0;
     t->texts = s;
     t->have_soft = 0;
@@ -6932,13 +6945,13 @@ PDI_FN void pdi_sum_nats(prediff_trainer *t) {
     }
 }
 
-PDI_FN void pdi_fill_stats(const prediff_trainer *t, double masked, double causal, prediff_train_stats *s) {
-    double divisor = masked + t->d.causal_weight * causal;
+PDI_FN void pdi_fill_stats(const prediff_trainer *t, double masked, double causal, double causal_weight, prediff_train_stats *s) {
+    double divisor = masked + causal_weight * causal;
     if (!s) return;
     memset(s, 0, sizeof *s);
     s->masked_nats = t->masked_nats; s->causal_nats = t->causal_nats;
     s->masked_rows = masked; s->causal_rows = causal;
-    s->loss = divisor > 0 ? (t->masked_nats + t->d.causal_weight * t->causal_nats) / divisor : 0;
+    s->loss = divisor > 0 ? (t->masked_nats + causal_weight * t->causal_nats) / divisor : 0;
     s->n_rows = t->n_counted;
     s->n_steps = t->n_steps;
     s->position = t->position;
@@ -6959,7 +6972,7 @@ PDI_DEF prediff_status prediff_trainer_gradient(prediff_trainer *t, const predif
     t->grad[t->n_floats + 1] += (float)count[1];
     t->n_counted += t->n_rows;
     t->n_texts += n;
-    pdi_fill_stats(t, (double)t->grad[t->n_floats], (double)t->grad[t->n_floats + 1], stats);
+    pdi_fill_stats(t, (double)t->grad[t->n_floats], (double)t->grad[t->n_floats + 1], t->d.causal_weight, stats);
     return PREDIFF_OK;
 }
 
@@ -6978,13 +6991,13 @@ PDI_DEF prediff_status prediff_trainer_evaluate(prediff_trainer *t, const predif
     pdi_train_head(t, 0);
     pdi_sum_nats(t);
     t->n_counted = t->n_rows;
-    pdi_fill_stats(t, count[0], count[1], stats);
+    pdi_fill_stats(t, count[0], count[1], objective == PREDIFF_OBJECTIVE_CAUSAL ? 1.0 : t->d.causal_weight, stats);
     t->n_texts = texts; t->masked_nats = masked; t->causal_nats = causal; t->n_counted = counted;
     return PREDIFF_OK;
 }
 
 PDI_DEF void prediff_trainer_get_stats(const prediff_trainer *t, prediff_train_stats *stats) {
-    pdi_fill_stats(t, (double)t->grad[t->n_floats], (double)t->grad[t->n_floats + 1], stats);
+    pdi_fill_stats(t, (double)t->grad[t->n_floats], (double)t->grad[t->n_floats + 1], t->d.causal_weight, stats);
 }
 
 PDI_DEF void prediff_trainer_anneal(prediff_trainer *t, double share) { t->anneal = share; }
@@ -7037,7 +7050,7 @@ PDI_DEF prediff_status prediff_trainer_update(prediff_trainer *t, double rate, p
     for (i = 0; i < PDI_SLICES; i++) norm += t->slices[i];
     norm = sqrt(norm) / divisor;
     loss = t->masked_nats + t->causal_nats;
-    pdi_fill_stats(t, (double)t->grad[t->n_floats], (double)t->grad[t->n_floats + 1], stats);
+    pdi_fill_stats(t, (double)t->grad[t->n_floats], (double)t->grad[t->n_floats + 1], t->d.causal_weight, stats);
     if (stats) stats->gradient_norm = norm;
     if (!pdi_is_finite_double(&norm) || !pdi_is_finite_double(&loss)) {
         pdi_clear_sums(t);
@@ -7157,8 +7170,6 @@ PDI_FN prediff_status pdi_train_settings(prediff_trainer *t, const prediff_train
     pdi_train_list(t);
     return PREDIFF_OK;
 }
-
-PDI_FN size_t pdi_train_groups(const prediff_trainer *t) { return pdi_min(t->d.max_rows, 4096); }
 
 PDI_FN void pdi_train_layout(prediff_trainer *t, pdi_arena *a) {
     const pdi_hparams *h = &t->m.hp;
