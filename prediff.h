@@ -7635,17 +7635,21 @@ PDI_FN prediff_status pdi_text_in_out(prediff_context *c, const char *in, size_t
     const prediff_allocator *al;
     size_t n = 0, n_prompt = 0, used = 0, i, bytes;
     prediff_decoder state;
+    prediff_error asked;
     int32_t *ids;
     void *block;
     prediff_status s;
+    if (text && capacity) text[0] = 0;
     PDI_TRY(pdi_enter(c, 0, err));
     if (d && d->samples > 1) return PDI_FAIL(err, ARG, SAMPLES, "%u samples asked for; this call writes one text: use prediff_generate", (uint64_t)d->samples);
     if (!in || !text || !capacity) return PDI_FAIL(err, ARG, NULL_ARGUMENT, "the prompt or the text buffer is NULL or empty");
     al = &c->m->allocator;
-    text[0] = 0;
-    s = marked ? prediff_template(c->m, in, strlen(in), PREDIFF_ENCODE_BOS, NULL, 0, &n, &n_prompt, err)
-               : prediff_encode(c->m, in, strlen(in), PREDIFF_ENCODE_BOS, NULL, 0, &n, err);
-    if (s && !(s == PREDIFF_ERR_LIMIT && n)) return s;          /* the size query says BUFFER_SIZE */
+    s = marked ? prediff_template(c->m, in, strlen(in), PREDIFF_ENCODE_BOS, NULL, 0, &n, &n_prompt, &asked)
+               : prediff_encode(c->m, in, strlen(in), PREDIFF_ENCODE_BOS, NULL, 0, &n, &asked);
+    if (s && !(s == PREDIFF_ERR_LIMIT && n)) {                  /* the size query says BUFFER_SIZE, which is no error */
+        if (err) *err = asked;
+        return s;
+    }
     if (n > c->n_ctx || n_tokens > c->n_ctx - n) return PDI_FAIL(err, ARG, T_RANGE, "%u tokens of text and gaps + %u do not fit in n_ctx %u", (uint64_t)n, (uint64_t)n_tokens, (uint64_t)c->n_ctx);
     bytes = (n + n_tokens + 1) * sizeof *ids + PDI_ALIGN;
     block = pdi_alloc(al, bytes);

@@ -95,6 +95,7 @@ for example in examples/*.c; do
     check "$example has at most 120 lines" test $(wc -l < $example) -le 120
     case $example in
     */from_memory.c) program $example examples/models/*.gguf ;;
+    */train_mpi.c) ;;                               # needs MPI: tests/mpi.sh
     *) program $example ;;
     esac
 done

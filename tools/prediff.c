@@ -25,6 +25,7 @@
 #if defined(__unix__) || defined(__APPLE__)
 #define HAVE_POSIX 1
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #else
 #define HAVE_POSIX 0
@@ -130,7 +131,7 @@ typedef enum option_kind { FLAG, COUNT, NUMBER, TEXT, CHOICE, SEED, LIST } optio
     X(SPLITTER, "--splitter", CHOICE, LEARN, 0, 0, "gpt-2|llama-bpe|smollm|qwen2", "gpt-2", "how text is cut into words, which no token crosses") \
     X(SPECIAL, "--special", LIST, LEARN, 0, 0, "TEXT", NULL, "a special token, may be given again; the first ends a text (default: <|endoftext|>)") \
     X(MIN_COUNT, "--min-count", COUNT, LEARN, 1, 1000000000, "N", "2", "a pair must occur so often to become a token") \
-    X(FORCE, "--force", FLAG, LEARN, 0, 0, "", NULL, "replace the output if it is there") \
+    X(FORCE, "--force", FLAG, LEARN | TRAIN, 0, 0, "", NULL, "replace the output if it is there") \
     X(ALGORITHM, "--diffusion-algorithm", CHOICE, WRITE, 0, 0, "0|1|2|3|4", NULL, "llama.cpp's number of an --order: 0 random, 1 entropy, 2 margin, 3 random, 4 confidence")
 
 typedef enum option_id {

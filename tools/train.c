@@ -240,7 +240,7 @@ static int read_text_ids(training *t, const char *path, int32_t **ids, size_t *n
     if (!status) status = encode_stories(&t->s, &text, ids, n);
     free(text.p);
     if (!status && *n < t->ctx + 1) {
-        fprintf(stderr, "prediff: train: %s has %zu tokens; at least %zu are needed for a text of --ctx-size %zu\n", path, *n, t->ctx + 1, t->ctx);
+        fprintf(stderr, "prediff: train: %s has %zu tokens; at least %zu are needed for a text of --ctx-size %zu (-c N makes it smaller)\n", path, *n, t->ctx + 1, t->ctx);
         status = 1;
     }
     return status;
@@ -499,7 +499,9 @@ static int open_start(training *t, settings *o) {
 static int create_trainer(training *t, settings *o) {
     prediff_train_stats stats;
     prediff_error e;
-    size_t bytes, copies = t->d.complementary ? 2 : 1;
+    size_t bytes, copies = t->d.complementary ? 2 : 1, i;
+    uint64_t n = 0;
+    prediff_container c;
     memset(&e, 0, sizeof e);
     memset(&stats, 0, sizeof stats);
     t->d.init = t->s.model;
@@ -511,8 +513,11 @@ static int create_trainer(training *t, settings *o) {
     t->d.max_rows = t->batch * (copies * t->ctx + t->d.n_blocks * t->d.block_max);
     t->texts = (prediff_sequence *)allocate(t->batch, sizeof *t->texts);
     if (prediff_trainer_size(&t->d, &bytes, &e)) return fail("train", &e);
-    fprintf(stderr, "%llu parameters; %zu texts of %zu tokens a step; the trainer takes %.0f MB\n", (unsigned long long)t->s.info.n_params, t->batch * t->accumulate, t->ctx, (double)bytes / 1e6);
+    fprintf(stderr, "%zu texts of %zu tokens a step; the trainer takes %.0f MB\n", t->batch * t->accumulate, t->ctx, (double)bytes / 1e6);
     if (prediff_trainer_create(&t->t, &t->d, &e)) return fail("train", &e);
+    prediff_trainer_tensors(t->t, 0, &c);
+    for (i = 0; i < c.n_tensors; i++) n += c.tensors[i].dims[0] * c.tensors[i].dims[1];
+    fprintf(stderr, "%llu parameters; ", (unsigned long long)n);
     return 0;
 }
 
@@ -544,12 +549,41 @@ static void print_training(const training *t) {
     puts("}");
 }
 
+static int same_file(const char *a, const char *b) {
+#if HAVE_POSIX
+    struct stat x, y;
+    return a && b && stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+#else
+    return a && b && strcmp(a, b) == 0;
+#endif
+}
+
+static int file_exists(const char *path) {
+    FILE *f = fopen(path, "rb");
+    if (f) fclose(f);
+    return f != NULL;
+}
+
+/* What is there is not lost by a forgotten flag. */
+static int check_old_output(settings *o) {
+    const char *out = o->s[O_OUT];
+    char *checkpoint = with_ending(out, ".checkpoint");
+    int old = file_exists(out) || file_exists(checkpoint), status = 0;
+    if (same_file(out, o->s[O_DATA]) || same_file(out, o->s[O_VALID]) || same_file(checkpoint, o->s[O_DATA])) status = fail_text(out, "the output is the text to learn from");
+    else if (old && !o->u[O_RESUME] && !o->u[O_FORCE]) status = fail_text(out, "exists, or its .checkpoint does: --resume goes on, --force starts over");
+    else if (o->u[O_RESUME] && !file_exists(checkpoint)) fprintf(stderr, "prediff: train: there is no %s: beginning anew\n", checkpoint);
+    free(checkpoint);
+    return status;
+}
+
 /* Found out before hours of work, not after. */
 static int check_output(settings *o) {
     char *path;
     FILE *f;
     int status;
     if (!o->s[O_OUT]) return conflict(o, "no output: give one with -o FILE");
+    status = check_old_output(o);
+    if (status) return status;
     path = with_ending(o->s[O_OUT], ".tmp");
     f = fopen(path, "wb");
     status = f ? 0 : fail_text(path, "cannot write the file");
