@@ -40,6 +40,13 @@
  *   1. one network pass over the target rows gives a probability for every token at every mask;
  *   2. the schedule says how many masks k to reveal;  3. the k most certain ones are revealed for good.
  *
+ * WORDS. Target: the row being filled; prompt: what stands before it. Rate: the share of the target that is masked; a model may
+ *   be told it (mask-rate embedding), since guessing from few words differs from guessing from many. Soft prediction: the last
+ *   step's probabilities, fed back as an average embedding (self-conditioning), so that a step need not start over. Infinite
+ *   mask: noise added to the mask vector, so that different noise means different text even in one step. Adapted: trained with
+ *   masks after it was trained causally. Shift: row i predicts token i + 1, as causal models do, and not token i. Nats: natural
+ *   logarithms of probabilities, negated. Logits: scores whose softmax are the probabilities.
+ *
  * CONTENTS (search for the tag)
  *     >>API       types, desc structs, functions           >>GGUF       reading model files
  *     >>PLAT      compiler and platform                    >>HPARAMS    file keys to one checked struct
@@ -68,11 +75,11 @@
  * CONTRACT
  *   Memory    A model and a context are one block each (a model read from a file keeps the file's image as a second).
  *             Sizes are known beforehand. Generating, scoring and prompting allocate nothing; encoding allocates and
- *             frees a work block of some 40 bytes a byte of text.
+ *             frees a work block of some 40 bytes a byte of text, prediff_write and prediff_infill also their token ids.
  *   Threads   A model is immutable once open: share it. A context belongs to one thread at a time. No writable globals.
  *             A model outlives its contexts. n_threads 0 means 1.
- *   Errors    Functions return prediff_status; details go to a caller's prediff_error (may be NULL). A failed creation
- *             sets the out pointer to NULL and leaks nothing.
+ *   Errors    Functions return prediff_status; details go to a caller's prediff_error (may be NULL), which is written on
+ *             failure only. A failed creation sets the out pointer to NULL and leaks nothing.
  *   Same bits Same binary, instruction set, inputs and seed: same tokens, for any number of threads. A row's result does
  *             not depend on which rows, samples or threads are computed beside it (see KERNELS). -ffast-math voids this.
  *   Files     Any bytes are safe to open: the result is a model or an error. Memory while opening is bounded by the
@@ -134,7 +141,7 @@ typedef enum prediff_status {
     X(FILE_WRITE, "cannot write the file")                   X(GGUF_TRUNCATED, "the file ends too early") \
     X(GGUF_MAGIC, "not a GGUF file")                         X(GGUF_ENDIAN, "a big-endian GGUF file") \
     X(GGUF_VERSION, "unknown GGUF version")                  X(GGUF_COUNT, "more entries than the file can hold") \
-    X(GGUF_STRING, "a string is longer than allowed")        X(GGUF_KEY, "a malformed key") \
+    X(GGUF_STRING, "a string runs past the file's end")        X(GGUF_KEY, "a malformed key") \
     X(GGUF_KEY_DUPLICATE, "a key appears twice")             X(GGUF_VALUE_TYPE, "a key has an unknown or wrong type") \
     X(GGUF_ARRAY, "a malformed array")                       X(GGUF_BOOL, "a bool is neither 0 nor 1") \
     X(GGUF_ALIGNMENT, "bad alignment")                       X(GGUF_SPLIT, "one part of a split model") \
@@ -253,7 +260,8 @@ typedef struct prediff_model_desc {
     int copy;                          /* 1: copy data instead of borrowing it */
     int map;                           /* 1: map the file instead of reading it; see CONTRACT, Files */
     int vocab_only;                    /* 1: tokenizer only; any architecture */
-    const int32_t *mask_token;         /* NULL: from the file. Else the vocabulary row that stands for the mask */
+    const int32_t *mask_token;         /* NULL: from the file. Else the vocabulary row that stands for the
+                                          mask; without meaning where the file has a mask vector */
     prediff_limits limits;
     prediff_allocator allocator;       /* kept for the model, its contexts and for encoding */
     void (*log)(void *user, const char *text);   /* remarks while opening; NULL: none */
@@ -305,7 +313,7 @@ PREDIFF_API prediff_status prediff_model_open(prediff_model **out, const prediff
 PREDIFF_API void prediff_model_close(prediff_model *m);          /* NULL is fine */
 PREDIFF_API void prediff_model_get_info(const prediff_model *m, prediff_model_info *info);
 
-/* -- the container, for tools: keys and tensors of any GGUF file -- */
+/* -- the container, for tools: keys and tensors of GGUF files of the architectures and tensor types we read -- */
 
 typedef struct prediff_string { const char *bytes; size_t n; } prediff_string;    /* not terminated, any bytes */
 
@@ -353,12 +361,13 @@ typedef struct prediff_save_desc {     /* what to write: usually keys and tensor
     size_t alignment;                  /* power of two, 0 = 32 (general.alignment is written when it differs) */
     int (*write)(void *user, const void *bytes, size_t n);   /* 0 = written */
     void *user;
-    prediff_allocator allocator;       /* for one row of work memory */
+    prediff_allocator allocator;       /* for work memory: one row as floats and one as stored */
     uint32_t canary_end;
 } prediff_save_desc;
 
 /* prediff_save: writes a GGUF v3 file through d->write, in order, in one pass. Rows are converted one at a time, so memory
-   is three rows whatever the file's size. Errors: ARG, UNSUPPORTED, ENCODING (a value too large for the type), IO. */
+   is two rows whatever the file's size. Names of keys and tensors must differ. Errors: ARG, UNSUPPORTED, FORMAT (ENCODING: a value
+   too large for the type), NOMEM, IO. */
 PREDIFF_API prediff_status prediff_save(const prediff_save_desc *d, prediff_error *err);
 
 /* -- text -- */
@@ -414,7 +423,7 @@ typedef struct prediff_context_desc {
     size_t n_ctx;                      /* most positions of prompt and target together; 0 = the model's */
     size_t n_target;                   /* most target rows; 0 = n_ctx */
     size_t n_samples;                  /* S, samples that share the prompt; 0 = 1, at most 1,024 */
-    int n_threads;                     /* 0 = 1; at most 256; without OpenMP or parallel_for always 1 */
+    int n_threads;                     /* 0 = 1; more than 256 are 256; without OpenMP or parallel_for always 1 */
     prediff_attention attention;
     prediff_isa isa;
     prediff_compute compute;
@@ -428,7 +437,8 @@ typedef struct prediff_context_desc {
 
 /* prediff_context_size: the bytes a context of these settings takes. */
 PREDIFF_API prediff_status prediff_context_size(const prediff_model *m, const prediff_context_desc *d, size_t *size, prediff_error *err);
-/* prediff_context_create: work memory and prompt cache. The only allocation until destroy. Errors: ARG, NOMEM, UNSUPPORTED (ISA). */
+/* prediff_context_create: work memory and prompt cache. The only allocation until destroy. Errors: ARG, NOMEM, UNSUPPORTED (ISA).
+   Cost: clears the block, and n_ctx rows of rotary sines and cosines. */
 PREDIFF_API prediff_status prediff_context_create(prediff_context **out, const prediff_model *m, const prediff_context_desc *d, prediff_error *err);
 PREDIFF_API void prediff_context_destroy(prediff_context *c);      /* NULL is fine; a caller's block stays the caller's */
 PREDIFF_API prediff_isa prediff_context_isa(const prediff_context *c);
@@ -438,10 +448,11 @@ PREDIFF_API int prediff_context_threads(const prediff_context *c);   /* threads 
 
    ids      [n], each 0 .. V-1.
    logits   [n][V] out or NULL: what the causal model says after each appended token, at no extra pass.
-   Errors: ARG (TOKEN_RANGE with the position, T_RANGE), NUMERIC. On error the prompt is as before.
+   Errors: ARG (TOKEN_RANGE with the position, T_RANGE; CONFLICT: logits of a bidirectional context), NUMERIC. On error the
+   prompt is as before.
    Cost: n rows of the network (none in a bidirectional context, which recomputes the prompt with every evaluation). */
 PREDIFF_API prediff_status prediff_prompt(prediff_context *c, const int32_t *ids, size_t n, float *logits, prediff_error *err);
-/* prediff_rewind: keeps the first n_keep prompt tokens. Cost: none. */
+/* prediff_rewind: keeps the first n_keep prompt tokens. Cost: none now; one row where the last prompt row is needed next. */
 PREDIFF_API prediff_status prediff_rewind(prediff_context *c, size_t n_keep, prediff_error *err);
 PREDIFF_API size_t prediff_prompt_length(const prediff_context *c);
 
@@ -453,7 +464,7 @@ typedef struct prediff_forward_desc {
     const uint8_t *rows;               /* [S][n] 1 = logits wanted; NULL: all */
     const float *rate;                 /* [S] mask rate fed to the model; NULL: masked / T */
     const float *selfcond;             /* [S][n][V] previous soft prediction; NULL: none (first step) */
-    const float *noise;                /* [S][n][N] noise of masked rows; NULL: generated from seed */
+    const float *noise;                /* [S][n][N] noise of masked rows, before the file's noise.scale; NULL: generated from seed */
     uint64_t seed;
     int no_rate, no_selfcond, no_noise;   /* 1: leave the addition out altogether (no rate is not rate 0) */
     float *logits;                     /* out [wanted rows][V], in order; the mask's own logit is not removed */
@@ -695,8 +706,9 @@ PREDIFF_API prediff_status prediff_trainer_save(prediff_trainer *t, int what, pr
    1 while masks are left, all of them at s = n. For own samplers. */
 PREDIFF_API size_t prediff_unmask_count(prediff_schedule schedule, size_t masks_begin, size_t masks_left, size_t s, size_t n);
 
-/* prediff_random: word i (0..3) of a counter-based generator (Philox4x32-10, Salmon et al. 2011): a pure function of its
-   arguments, so part of the file contract. prediff_uniform: the same as a double in [0, 1), 53 bits, of words 0 and 1. */
+/* prediff_random: the four words of a counter-based generator (Philox4x32-10, Salmon et al. 2011) at `counter` under the key
+   `seed`: a pure function of its arguments, so part of the file contract. prediff_uniform: with counter = {stream, sample,
+   position, index}, words 0 and 1 as a double in [0, 1), 53 bits. */
 PREDIFF_API void prediff_random(uint64_t seed, const uint32_t counter[4], uint32_t out[4]);
 PREDIFF_API double prediff_uniform(uint64_t seed, uint32_t stream, uint32_t sample, uint32_t position, uint32_t index);
 
@@ -716,6 +728,18 @@ PREDIFF_API double prediff_uniform(uint64_t seed, uint32_t stream, uint32_t samp
 #include <stdarg.h>
 #ifndef PREDIFF_NO_MALLOC
 #include <stdlib.h>
+#endif
+#ifndef PREDIFF_NO_STDIO
+#include <stdio.h>
+#if !defined(PREDIFF_NO_MMAP) && (defined(__unix__) || defined(__APPLE__))
+#define PDI_MMAP 1
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#else
+#define PDI_MMAP 0
+#endif
 #endif
 #ifndef PREDIFF_FILENAME
 #define PREDIFF_FILENAME "prediff.h"
@@ -1118,7 +1142,7 @@ PDI_INLINE void pdi_q4k_scale(const uint8_t *s, size_t j, uint32_t *scale, uint3
 /* ---- >>OPS: vector operations per processor ------------------------------------------------------------------------
 
    A kernel set is a vector type and the operations below, each with its meaning for one lane. Intrinsics appear nowhere
-   else. All arithmetic on activations goes through these, so a compiler's choice to contract or reorder plain C cannot
+   else. All arithmetic on activations but noise, rate and sampling goes through these, so a compiler's choice to contract or reorder plain C cannot
    change results, and AVX2, AVX-512 and NEON agree to the last bit.
 
      zero set1 load store add sub mul div sqrt   as named
@@ -1734,7 +1758,8 @@ PDI_KERNEL void PDI_K(mix)(const pdi_product *p, size_t begin, size_t end, float
 /* -- element by element -- */
 
 /* e^x: x = n ln2 + r, |r| <= ln2/2, e^r by a polynomial of degree 7 (error below 2 units in the last place); 0 below -87.3,
-   e^88.3 above. Not-a-number stays. */
+   e^88.3 above. Not-a-number stays. Adding 1.5 * 2^23 rounds to a whole number left in the low bits, which scale2 shifts into the
+   exponent; ln2 in two parts keeps r exact. */
 PDI_BODY PDI_VEC PDI_K(exp)(PDI_VEC x) {
     static const float c[6] = { 1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f };
     PDI_VEC magic = PDI_K(set1)(12582912.0f), y, t, n, r, p;
@@ -2042,7 +2067,8 @@ PDI_BODY float PDI_K(softmax_tile)(float *s, size_t n, float *max, float *sum) {
     return shrink;
 }
 
-/* softmax(q K^T scale) V for a few rows and the heads that share one key/value head. */
+/* softmax(q K^T scale) V for a few rows and the heads that share one key/value head. Tile by tile with a running maximum m and
+   normaliser l (Milakov and Gimelshein 2018):  m' = max(m, max s);  l' = l e^(m-m') + sum e^(s-m');  o' = o e^(m-m') + sum e^(s-m') v. */
 PDI_KERNEL void PDI_K(attention)(const pdi_attention_job *j) {
     size_t m = j->rows * j->group, e = j->head_dim, pad = j->head_pad, most = 0, fewest = SIZE_MAX, r, t, i;
     float *q = j->work, *s = q + m * e, *o = s + m * PDI_KEYS, *max = o + m * pad, *sum = max + m;
@@ -2312,6 +2338,8 @@ PDI_FN prediff_status pdi_gguf_begin(pdi_gguf *g, const void *bytes, size_t size
     pdi_cursor c = pdi_cursor_of(bytes, size);
     const uint8_t *magic = pdi_next(&c, 4);
     uint64_t n_tensors, n_keys, max_keys = lim->keys ? lim->keys : 65536, max_tensors = lim->tensors ? lim->tensors : 65536;
+    if (max_keys > UINT32_MAX - 1) max_keys = UINT32_MAX - 1;   /* tables hold 32-bit indices */
+    if (max_tensors > UINT32_MAX - 1) max_tensors = UINT32_MAX - 1;
     if (!magic) return PDI_FAIL_AT(err, FORMAT, GGUF_TRUNCATED, size, "the file has only %u bytes", (uint64_t)size);
     if (memcmp(magic, "FUGG", 4) == 0) return PDI_FAIL(err, UNSUPPORTED, GGUF_ENDIAN, "big-endian GGUF file: convert it to little-endian");
     if (memcmp(magic, "GGUF", 4) != 0) return PDI_FAIL(err, FORMAT, GGUF_MAGIC, "not a GGUF file: it does not begin with GGUF");
@@ -2323,6 +2351,7 @@ PDI_FN prediff_status pdi_gguf_begin(pdi_gguf *g, const void *bytes, size_t size
     n_tensors = pdi_next_u64(&c);
     n_keys = pdi_next_u64(&c);
     if (!c.ok) return PDI_FAIL_AT(err, FORMAT, GGUF_TRUNCATED, size, "the file ends in its fixed header (%u bytes)", (uint64_t)size);
+    /* a key has at least a length (8), a type (4), a value (1); a tensor 8, a name (1), 4, a dimension (8), 4, 8 */
     if (n_keys > c.left / 13) return PDI_FAIL_AT(err, FORMAT, GGUF_COUNT, 16, "%u keys do not fit in the %u bytes that follow", n_keys, (uint64_t)c.left);
     if (n_tensors > c.left / 33) return PDI_FAIL_AT(err, FORMAT, GGUF_COUNT, 8, "%u tensors do not fit in the %u bytes that follow", n_tensors, (uint64_t)c.left);
     if (n_keys > max_keys) return PDI_FAIL(err, LIMIT, LIMIT_EXCEEDED, "%u keys, limits.keys is %u", n_keys, max_keys);
@@ -2577,7 +2606,7 @@ PDI_FN prediff_status pdi_key_array(const pdi_gguf *g, const char *name, uint32_
 /* ---- >>HPARAMS: file keys to one checked struct --------------------------------------------------------------------
 
    Every size the network uses is read here once, with its range. What holds after pdi_read_hparams:
-   1 <= layers, heads, ...; heads divide into key/value heads; E even for rotary; all within limits. */
+   1 <= layers, heads, ...; heads divide into key/value heads; the rotary size is even; all within limits. */
 
 typedef struct pdi_arch {
     const char *name;
@@ -2726,7 +2755,8 @@ PDI_FN prediff_status pdi_read_hparams(const pdi_gguf *g, pdi_hparams *h, const 
     PDI_TRY(pdi_key_int(g, pdi_arch_key(h, ".expert_count", key), &experts, err));
     if (experts) return PDI_FAIL(err, UNSUPPORTED, HPARAM_RANGE, "mixtures of experts are not supported");
     if (!h->arch->gpt2) PDI_TRY(pdi_read_rope(g, h, err));
-    if (embd->n_dims > 2 || embd->dims[1] > (lim->vocabulary ? lim->vocabulary : 1u << 22))
+    if (embd->n_dims > 2) return PDI_FAIL(err, FORMAT, TENSOR_SHAPE, "tensor token_embd.weight has %u dimensions", (uint64_t)embd->n_dims);
+    if (embd->dims[1] > (lim->vocabulary ? lim->vocabulary : 1u << 22))
         return PDI_FAIL(err, LIMIT, LIMIT_EXCEEDED, "a vocabulary of %u rows is above limits.vocabulary", embd->dims[1]);
     h->n_vocab = (size_t)embd->dims[1];
     return pdi_read_prediff_keys(g, h, err);
@@ -2755,7 +2785,7 @@ enum { PDI_TYPE_NORMAL = 1, PDI_TYPE_UNKNOWN, PDI_TYPE_CONTROL, PDI_TYPE_USER, P
 typedef struct pdi_merge { int32_t left, right, id; } pdi_merge;
 
 typedef struct pdi_tokenizer {
-    int kind, splitter;
+    int kind, splitter, ready;         /* ready: the tables below are filled */
     size_t n_tokens, n_merges, n_special, slots, merge_slots;
     size_t n_used;                     /* tokens up to the last that is not UNUSED; rows beyond it are never produced */
     prediff_string *tokens;            /* [n_tokens] as stored in the file */
@@ -3348,6 +3378,7 @@ PDI_FN prediff_status pdi_tokenizer_build(pdi_tokenizer *t, const pdi_gguf *g, p
     PDI_TRY(pdi_build_bytes(t, err));
     pdi_build_special(t);
     pdi_build_sizes(t);
+    t->ready = 1;
     if (t->kind == PDI_TOK_SPM) return PREDIFF_OK;
     pdi_expand_ranges(pdi_letters, sizeof pdi_letters / 2, t->letters);
     pdi_expand_ranges(pdi_numbers, sizeof pdi_numbers / 2, t->numbers);
@@ -3567,7 +3598,7 @@ PDI_FN prediff_status pdi_encoder_begin(pdi_encoder *e, const pdi_tokenizer *t, 
     pdi_arena a = { NULL, 0, 1 };
     memset(e, 0, sizeof *e);
     e->t = t; e->ids = ids; e->capacity = capacity;
-    if (t->kind != PDI_TOK_BPE && t->kind != PDI_TOK_SPM) return PDI_FAIL(err, ARG, NO_TOKENIZER, "the model has no tokenizer");
+    if (!t->ready) return PDI_FAIL(err, ARG, NO_TOKENIZER, "the model has no tokenizer, or was opened as a container");
     if (n >= UINT32_MAX / 3 - 1) return PDI_FAIL(err, LIMIT, LIMIT_EXCEEDED, "a text of %u bytes: encode it in parts below 1 GiB", (uint64_t)n);
     pdi_encoder_layout(e, n, plain, &a);
     if (a.ok && pdi_add(a.used, PDI_ALIGN, &e->block_size)) e->block = pdi_alloc(al, e->block_size);
@@ -3596,7 +3627,7 @@ PDI_FN prediff_status pdi_encode(const pdi_tokenizer *t, const prediff_allocator
 }
 
 PDI_FN prediff_status pdi_check_token(const pdi_tokenizer *t, int32_t id, size_t at, prediff_error *err) {
-    if (t->kind != PDI_TOK_BPE && t->kind != PDI_TOK_SPM) return PDI_FAIL(err, ARG, NO_TOKENIZER, "the model has no tokenizer");
+    if (!t->ready) return PDI_FAIL(err, ARG, NO_TOKENIZER, "the model has no tokenizer, or was opened as a container");
     if (id < 0 || (size_t)id >= t->n_tokens)
         return PDI_FAIL_AT(err, ARG, TOKEN_RANGE, at, "token id %i at position %u; there are %u", (int64_t)id, (uint64_t)at, (uint64_t)t->n_tokens);
     return PREDIFF_OK;
@@ -3853,7 +3884,8 @@ PDI_FN prediff_status pdi_bind_additions(pdi_binder *b) {
     return PREDIFF_OK;
 }
 
-/* Tensors that were not bound mean a model we do not know: running it without them would print garbage. */
+/* Tensors of a layer that we do not know mean another kind of model: running it without them would print garbage. Other tensors
+   that were not bound are ignored. */
 PDI_FN prediff_status pdi_refuse_strangers(pdi_binder *b) {
     const pdi_gguf *g = &b->m->gguf;
     size_t i;
@@ -3908,7 +3940,8 @@ PDI_FN prediff_status pdi_choose_mask(prediff_model *m, const prediff_model_desc
     int64_t id = d->mask_token ? *d->mask_token : m->tok.mask;
     m->mask_token = -1;
     if (m->mask || (id < 0 && !d->mask_token)) return PREDIFF_OK;
-    if (id < 0 || (uint64_t)id >= m->hp.n_vocab) return PDI_FAIL(err, ARG, SPECIAL_ID, "mask id %i is outside the vocabulary of %u", id, (uint64_t)m->hp.n_vocab);
+    if (id < 0 || (uint64_t)id >= m->hp.n_vocab)
+        return PDI_FAIL(err, ARG, SPECIAL_ID, "mask id %i is outside the vocabulary of %u", id, (uint64_t)m->hp.n_vocab);
     if (!d->mask_token && id == m->tok.eos) return PDI_FAIL(err, ARG, MASK_IS_EOS, "the mask id %i is also the end of text; give desc.mask_token", id);
     m->mask_token = (int32_t)id;
     return PREDIFF_OK;
@@ -4177,6 +4210,11 @@ PDI_DEF int prediff_token_is_special(const prediff_model *m, int32_t id) { (void
 #endif /* PREDIFF_NO_TOKENIZER */
 
 /* ---- >>FORWARD: the network ----------------------------------------------------------------------------------------
+
+        x = E[token] + position          a masked row: m + W2 GELU(W0 noise)  in place of E[token]
+        x = x + tau(rate) + W_sc soft    at target rows
+        x = x + W_o Attention(norm(x));  x = x + W_down act(W_gate,up norm(x))       in every layer: the residual stream
+        logits = W_out norm(x)
 
    A context computes rows in segments. A segment is a run of consecutive positions: the appended part of the prompt, or the
    target of one sample. In each layer every row first stores its key and value, then reads those it may:
@@ -4771,7 +4809,8 @@ typedef struct pdi_evaluation {        /* one network pass over the target regio
     int no_rate, no_selfcond, no_noise;
 } pdi_evaluation;
 
-/* Noise of one masked position: N values of the counter-based generator, uniform on (-1, 1) or normal (Box-Muller). */
+/* Noise of one masked position: N values of the counter-based generator, uniform on [-1, 1) or normal (Box and Muller 1958; two
+   values share a pair of words). */
 PDI_FN void pdi_make_noise(const pdi_hparams *h, float *out, uint64_t seed, size_t position, uint32_t redraw) {
     uint32_t counter[4], r[4];
     size_t i, j, groups = pdi_ceil_div(h->noise_dim, 4);
@@ -4955,6 +4994,8 @@ PDI_DEF prediff_status prediff_forward(prediff_context *c, const prediff_forward
     PDI_TRY(pdi_check_desc(d, d ? d->canary_begin : 0, d ? d->canary_end : 0, err));
     samples = d->samples ? d->samples : 1;
     PDI_TRY(pdi_check_target(c, d->target, d->n, samples, err));
+    for (s = 0; d->rate && s < samples; s++)
+        if (!pdi_is_finite(&d->rate[s])) return PDI_FAIL_AT(err, ARG, VALUE_RANGE, s, "the rate of sample %u is not a finite number", (uint64_t)s);
     if (!d->logits) return PDI_FAIL(err, ARG, NULL_ARGUMENT, "desc.logits is NULL");
     for (s = 0; s < samples; s++) if (pdi_count_masks(d->target + s * d->n, d->n)) PDI_TRY(pdi_need_mask(c, err));
     memset(&e, 0, sizeof e);
@@ -4986,6 +5027,9 @@ PDI_DEF prediff_status prediff_forward(prediff_context *c, const prediff_forward
         draw after temperature, top-k, top-p
      3. k = what the schedule, the threshold or the entropy bound allows, at least 1
      4. reveal the k positions with the largest confidence (or margin, or lowest entropy, or at random); ties: leftmost
+
+   Here: pdi_prepare_step draws what is random; pdi_evaluate runs the network; pdi_read_rows makes choices and soft predictions;
+   pdi_commit sorts the masks, reveals, closes at an end of text, redraws noise; pdi_next_block goes on.
 
    Revealed tokens stay. The ancestral sampler instead reveals each mask with the probability of the reverse process, and
    the first-hitting sampler one random mask a step. Samples run side by side, each with its own masks, length and end. */
@@ -5127,10 +5171,12 @@ PDI_FN int32_t pdi_token_at(const prediff_context *c, const int32_t *t, size_t l
     return p - c->n_prompt < length ? t[p - c->n_prompt] : PREDIFF_MASK;
 }
 
-/* Calls ban(token) for each token that would make position p complete an N-gram that is already there. */
+/* Sets to -infinity the logit of each token that would make position p complete an N-gram that is already there; with logits NULL
+   returns 1 if `token` is one. O(N^2 (P + T)) a position. */
 PDI_FN int pdi_repeats(const prediff_context *c, const int32_t *t, size_t length, size_t p, size_t n, float *logits, int32_t token) {
     size_t o, w, k, total = c->n_prompt + length;
     int found = 0;
+    if (n > total) return 0;
     for (o = 0; o < n; o++) {                                   /* p is element o of the N-gram that starts at p - o */
         size_t start = p - o;
         int known = p >= o && start + n <= total;
@@ -5170,12 +5216,12 @@ PDI_FN void pdi_exclude(const prediff_context *c, float *logits) {
     if (c->m->mask_token >= 0) logits[c->m->mask_token] = -HUGE_VALF;
 }
 
-typedef struct pdi_read_job { size_t n; uint32_t rows[PDI_HEAD_ROWS]; uint8_t failed[PDI_HEAD_ROWS], masked[PDI_HEAD_ROWS]; int soft; } pdi_read_job;
+typedef struct pdi_read_job { prediff_context *c; size_t n; uint32_t rows[PDI_HEAD_ROWS]; uint8_t failed[PDI_HEAD_ROWS], masked[PDI_HEAD_ROWS]; int soft; } pdi_read_job;
 
 /* Rows i, i + n, ... of a piece of logits: read the masked ones, turn all into probabilities if a soft prediction is kept. */
 PDI_FN void pdi_read_share(void *arg, size_t i, size_t n) {
-    prediff_context *c = ((prediff_context **)arg)[0];
-    pdi_read_job *j = ((pdi_read_job **)arg)[1];
+    pdi_read_job *j = (pdi_read_job *)arg;
+    prediff_context *c = j->c;
     size_t V = c->m->hp.n_vocab, share = i;
     for (; i < j->n; i += n) {
         float *logits = c->logits + i * V;
@@ -5214,7 +5260,6 @@ PDI_FN prediff_status pdi_read_piece(prediff_context *c, pdi_read_job *j, predif
     const prediff_generate_desc *d = &c->run.d;
     size_t V = c->m->hp.n_vocab, D = c->m->hp.n_embd, i;
     const float *rows[PDI_HEAD_ROWS];
-    void *arg[2];
     for (i = 0; i < j->n; i++) {
         size_t s = j->rows[i] / c->run.n;
         rows[i] = pdi_target_row(c, s, j->rows[i] % c->run.n - c->samples[s].begin);
@@ -5228,8 +5273,8 @@ PDI_FN prediff_status pdi_read_piece(prediff_context *c, pdi_read_job *j, predif
             pdi_repeats(c, c->run.target + s * c->run.n + p->begin, p->length, c->n_prompt + at - p->begin, d->no_repeat, c->logits + i * V, -1);
         pdi_exclude(c, c->logits + i * V);
     }
-    arg[0] = c; arg[1] = j;
-    pdi_parallel(&c->threads, pdi_read_share, arg, 20.0 * (double)V * (double)j->n);
+    j->c = c;
+    pdi_parallel(&c->threads, pdi_read_share, j, 20.0 * (double)V * (double)j->n);
     for (i = 0; i < j->n; i++) {
         size_t at = j->rows[i] % c->run.n;
         if (j->failed[i]) return PDI_FAIL_AT(err, NUMERIC, LOGITS, at, "the logits of target position %u are no distribution (not-a-number, or all -infinity)", (uint64_t)at);
@@ -5335,7 +5380,7 @@ PDI_FN void pdi_threshold_keys(prediff_context *c, size_t s, size_t n) {
     size_t i;
     for (i = 0; c->run.d.threshold > 0 && i < n; i++) {
         pdi_cell *cell = &c->cells[pdi_cell_index(c, s, c->order[i])];
-        if ((double)cell->confidence >= c->run.d.threshold) cell->key += 1e6f;
+        if ((double)cell->confidence >= c->run.d.threshold) cell->key += 64.0f;       /* above every key; entropies stay below 64 */
     }
 }
 
@@ -5379,8 +5424,8 @@ PDI_FN size_t pdi_sort_masked(prediff_context *c, size_t s) {
     return n;
 }
 
-/* The reverse process from time t to u = t - 1/N reveals each mask with probability 1 - u/t (Sahoo et al. 2024). Drawn
-   before the evaluation: it does not depend on the model. Returns how many were picked. */
+/* The reverse process goes from time 1 to 1e-5 in N equal steps; from t to u it reveals each mask with probability 1 - u/t (Sahoo
+   et al. 2024). Drawn before the evaluation: it does not depend on the model. Returns how many were picked. */
 PDI_FN size_t pdi_pick_ancestral(prediff_context *c, size_t s) {
     pdi_sample *p = &c->samples[s];
     double t = p->time, next = 1.0 + (1e-5 - 1.0) * (double)p->step / (double)p->n_steps;
@@ -5501,6 +5546,7 @@ PDI_FN void pdi_open_region(prediff_context *c, size_t s, size_t begin, size_t l
     p->length = length;
     p->masks_begin = p->masks_left = pdi_count_masks(c->run.target + s * c->run.n + begin, length);
     p->n_steps = d->n_steps ? d->n_steps : d->sampler == PREDIFF_FIRST_HITTING ? p->masks_left : pdi_min(p->masks_left, 16);
+    if (d->sampler == PREDIFF_CAUSAL_DECODING) p->n_steps = p->masks_left;
     if (d->sampler != PREDIFF_ANCESTRAL) p->n_steps = pdi_min(p->n_steps, p->masks_left);
     p->time = 1.0;
 }
@@ -5559,8 +5605,8 @@ PDI_FN prediff_status pdi_denoise_step(prediff_context *c, prediff_error *err) {
         PDI_TRY(pdi_read_rows(c, err));
     }
     for (s = c->run.first; s < c->run.end; s++) if (!c->samples[s].idle) revealed += pdi_commit(c, s);
-    PDI_TRY(pdi_next_block(c, err));
-    return pdi_tell_step(c, rate, revealed, err);
+    PDI_TRY(pdi_tell_step(c, rate, revealed, err));
+    return pdi_next_block(c, err);
 }
 
 /* Causal decoding: one token. Given tokens are passed through; the pending ones are appended to the prompt first. */
@@ -5948,8 +5994,12 @@ PDI_DEF prediff_status prediff_score(prediff_context *c, const int32_t *target, 
     memset(r, 0, sizeof *r);
     if ((unsigned)d->kind > PREDIFF_SCORE_ORDER || (unsigned)d->order > PREDIFF_RANDOM || (unsigned)d->schedule > PREDIFF_TIMES)
         return PDI_FAIL(err, ARG, VALUE_RANGE, "kind, order or schedule is not one of its values");
+    if (d->draws > INT32_MAX || d->n_steps > INT32_MAX) return PDI_FAIL(err, ARG, VALUE_RANGE, "draws and n_steps must stay below 2^31");
     PDI_TRY(pdi_check_target(c, target, n, 1, err));
     PDI_TRY(pdi_check_ids(c, target, n, 0, err));
+    for (i = 0; d->kind != PREDIFF_SCORE_CAUSAL && i < n; i++)
+        if (!(d->given && d->given[i]) && (target[i] == c->m->mask_token || (c->m->tok.n_used && (size_t)target[i] >= c->m->tok.n_used)))
+            return PDI_FAIL_AT(err, ARG, TOKEN_RANGE, i, "token %i at position %u is never produced, so it has no likelihood", (int64_t)target[i], (uint64_t)i);
     if (d->kind == PREDIFF_SCORE_CAUSAL) {
         if (c->attention == PREDIFF_ATTENTION_BIDIRECTIONAL) return PDI_FAIL(err, ARG, CONFLICT, "a bidirectional context has no causal likelihood");
         return pdi_score_causal(c, target, n, d, r, err);
@@ -5992,6 +6042,7 @@ PDI_FN void pdi_quantize_q8_0(const float *x, uint8_t *out) {
     for (i = 0; i < 32; i++) if (pdi_abs(x[i]) > top) top = pdi_abs(x[i]);
     d = top / 127.0f;
     inverse = d > 0 ? 1.0f / d : 0;
+    if (!pdi_is_finite(&inverse)) inverse = 0;                  /* so small that the stored d is 0 */
     pdi_put_half(out, d);
     for (i = 0; i < 32; i++) {
         float v = x[i] * inverse;
@@ -6006,6 +6057,7 @@ PDI_FN void pdi_quantize_q4_0(const float *x, uint8_t *out) {
     for (i = 0; i < 32; i++) if (pdi_abs(x[i]) > pdi_abs(top)) top = x[i];
     d = top / -8.0f;
     inverse = d < 0 || d > 0 ? 1.0f / d : 0;
+    if (!pdi_is_finite(&inverse)) inverse = 0;
     pdi_put_half(out, d);
     for (i = 0; i < 16; i++) {
         uint32_t q[2];
@@ -6048,7 +6100,10 @@ PDI_FN prediff_status pdi_check_save(const prediff_save_desc *d, size_t *row, si
     size_t i, j;
     *row = *stored = 1;
     if (!d->write || (!d->keys && d->n_keys) || (!d->tensors && d->n_tensors)) return PDI_FAIL(err, ARG, NULL_ARGUMENT, "write, keys or tensors is NULL");
-    if (d->alignment & (d->alignment - 1)) return PDI_FAIL(err, ARG, GGUF_ALIGNMENT, "alignment %u is not a power of two", (uint64_t)d->alignment);
+    if (d->alignment & (d->alignment - 1) || d->alignment > 1u << 20)
+        return PDI_FAIL(err, ARG, GGUF_ALIGNMENT, "alignment %u is not a power of two up to 2^20", (uint64_t)d->alignment);
+    for (i = 0; i < d->n_keys; i++)
+        if (!d->keys[i].name.bytes || !d->keys[i].name.n || (!d->keys[i].data && d->keys[i].data_size)) return PDI_FAIL(err, ARG, NULL_ARGUMENT, "key %u has no name or no data", (uint64_t)i);
     for (i = 0; i < d->n_tensors; i++) {
         const prediff_tensor *t = &d->tensors[i];
         uint32_t to = pdi_stored_type(d, i);
@@ -6060,7 +6115,7 @@ PDI_FN prediff_status pdi_check_save(const prediff_save_desc *d, size_t *row, si
         if (!pdi_type_of(from) || !writable || !pdi_type_of(to))
             return PDI_FAIL(err, UNSUPPORTED, TENSOR_TYPE, "tensor '%S': %s cannot be written as %s", &t->name, prediff_type_name(from), prediff_type_name(to));
         for (j = 0; j < 4; j++)
-            if (t->dims[j] < 1 || t->dims[j] > SIZE_MAX || !pdi_mul(elements, (size_t)t->dims[j], &elements) || elements > SIZE_MAX / 4)
+            if (t->dims[j] < 1 || t->dims[j] > SIZE_MAX || (j >= t->n_dims && t->dims[j] != 1) || !pdi_mul(elements, (size_t)t->dims[j], &elements) || elements > SIZE_MAX / 4)
                 return PDI_FAIL(err, ARG, TENSOR_DIMS, "tensor '%S' has impossible dimensions", &t->name);
         if (t->n_dims < 1 || t->n_dims > 4) return PDI_FAIL(err, ARG, TENSOR_DIMS, "tensor '%S' has %u dimensions", &t->name, (uint64_t)t->n_dims);
         if (t->dims[0] % pdi_type_of(to)->block || t->dims[0] % pdi_type_of(from)->block)
@@ -7505,16 +7560,6 @@ PDI_FN prediff_status pdi_load_file(const char *path, int map, const prediff_all
 
 PDI_FN void pdi_unload_file(const prediff_allocator *a, void *data, size_t held, int mapped) { (void)mapped; pdi_free(a, data, held); }
 #else
-#include <stdio.h>
-#if !defined(PREDIFF_NO_MMAP) && (defined(__unix__) || defined(__APPLE__))
-#define PDI_MMAP 1
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-#else
-#define PDI_MMAP 0
-#endif
 
 #if PDI_MMAP
 PDI_FN int pdi_map_file(const char *path, void **data, size_t *size) {
@@ -7593,14 +7638,13 @@ PDI_FN void pdi_unload_file(const prediff_allocator *a, void *data, size_t held,
 
 /* ---- text in, text out: the shortest way ---- */
 
-/* Writes tokens as terminated text, whole characters only. Stops silently at an end of text. */
+/* Writes tokens as terminated text, whole characters only. */
 PDI_FN prediff_status pdi_put_text(const prediff_model *m, const int32_t *ids, size_t n, prediff_decoder *state, int last,
                                    char *text, size_t capacity, size_t *used, prediff_error *err) {
     size_t i, got;
     prediff_status s;
     for (i = 0; i < n; i++) {
-        if (ids[i] == PREDIFF_MASK) continue;                   /* of a stopped run */
-        if (prediff_token_ends(m, ids[i])) break;
+        if (ids[i] == PREDIFF_MASK || prediff_token_ends(m, ids[i])) continue;      /* of a stopped run; no text */
         s = prediff_decode_next(m, state, ids[i], 0, text + *used, capacity - *used, &got, err);
         if (s) {
             text[*used] = 0;
@@ -7653,8 +7697,8 @@ PDI_FN prediff_status pdi_text_in_out(prediff_context *c, const char *in, size_t
     if (n > c->n_ctx || n_tokens > c->n_ctx - n) return PDI_FAIL(err, ARG, T_RANGE, "%u tokens of text and gaps + %u do not fit in n_ctx %u", (uint64_t)n, (uint64_t)n_tokens, (uint64_t)c->n_ctx);
     bytes = (n + n_tokens + 1) * sizeof *ids + PDI_ALIGN;
     block = pdi_alloc(al, bytes);
-    ids = (int32_t *)(void *)pdi_align_pointer(block);
     if (!block) return PDI_FAIL(err, NOMEM, ALLOC, "no memory for %u token ids", (uint64_t)(n + n_tokens));
+    ids = (int32_t *)(void *)pdi_align_pointer(block);
     s = marked ? prediff_template(c->m, in, strlen(in), PREDIFF_ENCODE_BOS, ids, n, &n, &n_prompt, err)
                : prediff_encode(c->m, in, strlen(in), PREDIFF_ENCODE_BOS, ids, n, &n, err);
     if (!marked) n_prompt = n;

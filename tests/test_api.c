@@ -1369,6 +1369,119 @@ static void test_a32_fork(void) {
 #endif
 }
 
+/* -- found by readers, kept found -- */
+
+typedef struct steps { size_t n, wrong, last_n; } steps;
+static int count_steps(void *user, const prediff_step_info *info) {
+    steps *k = (steps *)user;
+    k->n++;
+    k->wrong += info->step < 1 || info->step > info->n_steps;
+    k->last_n = info->n_steps;
+    return 0;
+}
+
+/* In every mode a step's number lies within 1..n_steps. */
+static void test_step_numbers(void) {
+    world w = open_world(NULL, 1);
+    prediff_generate_desc d;
+    int32_t t[12], id = 65;
+    steps k;
+    zero_desc(&d);
+    d.on_step = count_steps; d.user = &k; d.n_steps = 4; d.block = 4;
+    memset(&k, 0, sizeof k);
+    all_masks(t, 12);
+    PD_STATUS(prediff_generate(w.c, t, 12, &d, NULL, &w.e), &w.e, OK, NONE);
+    PD_CHECK(k.n == 12 && k.wrong == 0);
+    zero_desc(&d);
+    d.on_step = count_steps; d.user = &k; d.sampler = PREDIFF_CAUSAL_DECODING; d.ignore_eos = 1;
+    memset(&k, 0, sizeof k);
+    all_masks(t, 12);
+    PD_STATUS(prediff_prompt(w.c, &id, 1, NULL, &w.e), &w.e, OK, NONE);
+    PD_STATUS(prediff_generate(w.c, t, 12, &d, NULL, &w.e), &w.e, OK, NONE);
+    PD_CHECK(k.n == 12 && k.wrong == 0 && k.last_n == 12);
+    close_world(&w);
+}
+
+/* A container has tokens, but not the tables to use them. */
+static void test_container_text(void) {
+    pd_tiny tiny;
+    uint8_t *b;
+    prediff_model_desc d;
+    prediff_model *m;
+    prediff_error e;
+    int32_t ids[8], id = 65;
+    char text[64];
+    size_t n;
+    memset(&tiny, 0, sizeof tiny); memset(&d, 0, sizeof d);
+    b = pd_tiny_bytes(&tiny, &d.size);
+    d.data = b;
+    PD_STATUS(prediff_container_open(&m, &d, &e), &e, OK, NONE);
+    PD_STATUS(prediff_encode(m, "a", 1, 0, ids, 8, &n, &e), &e, ERR_ARG, NO_TOKENIZER);
+    PD_STATUS(prediff_template(m, "a", 1, 0, ids, 8, &n, &n, &e), &e, ERR_ARG, NO_TOKENIZER);
+    PD_STATUS(prediff_decode(m, &id, 1, 0, text, 64, &n, &e), &e, ERR_ARG, NO_TOKENIZER);
+    PD_CHECK(prediff_token_text(m, 65).bytes == NULL && !prediff_token_is_special(m, 65));
+    prediff_model_close(m);
+    free(b);
+}
+
+/* Settings so large that loops would not end, numbers that are none, tokens that are never produced. */
+static void test_huge_settings(void) {
+    world w = open_world(NULL, 1);
+    prediff_generate_desc d;
+    prediff_score_desc sd;
+    prediff_score_result r;
+    prediff_forward_desc f;
+    int32_t t[8];
+    float rate = NOT_A_NUMBER, *logits = (float *)calloc(8 * V, sizeof *logits);
+    zero_desc(&d);
+    d.no_repeat = SIZE_MAX;
+    all_masks(t, 8);
+    PD_STATUS(prediff_generate(w.c, t, 8, &d, NULL, &w.e), &w.e, OK, NONE);
+    memset(&sd, 0, sizeof sd);
+    sd.kind = PREDIFF_SCORE_N_STEP; sd.draws = SIZE_MAX; sd.n_steps = 16;
+    PD_STATUS(prediff_score(w.c, t, 8, &sd, &r, &w.e), &w.e, ERR_ARG, VALUE_RANGE);
+    memset(&f, 0, sizeof f);
+    f.target = t; f.n = 8; f.rate = &rate; f.logits = logits;
+    PD_STATUS(prediff_forward(w.c, &f, &w.e), &w.e, ERR_ARG, VALUE_RANGE);
+    free(logits);
+    close_world(&w);
+}
+
+static int keep_nothing(void *user, const void *bytes, size_t n) { (void)user; (void)bytes; (void)n; return 0; }
+
+/* Values whose scale is nothing, shapes the reader would not believe. */
+static void test_save_strange(void) {
+    float tiny[32];
+    prediff_tensor t;
+    prediff_save_desc d;
+    prediff_error e;
+    uint32_t store = PREDIFF_Q8_0;
+    size_t i;
+    for (i = 0; i < 32; i++) tiny[i] = 1e-38f;
+    memset(&t, 0, sizeof t); memset(&d, 0, sizeof d);
+    t.name.bytes = "x"; t.name.n = 1; t.n_dims = 1; t.dims[0] = 32; t.dims[1] = t.dims[2] = t.dims[3] = 1;
+    t.type = PREDIFF_F32; t.data = (const uint8_t *)tiny; t.data_size = sizeof tiny;
+    d.tensors = &t; d.n_tensors = 1; d.store = &store; d.write = keep_nothing;
+    PD_STATUS(prediff_save(&d, &e), &e, OK, NONE);
+    store = PREDIFF_Q4_0;
+    PD_STATUS(prediff_save(&d, &e), &e, OK, NONE);
+    t.dims[1] = 2;
+    PD_STATUS(prediff_save(&d, &e), &e, ERR_ARG, TENSOR_DIMS);
+    t.dims[1] = 1; d.alignment = 1u << 21;
+    PD_STATUS(prediff_save(&d, &e), &e, ERR_ARG, GGUF_ALIGNMENT);
+}
+
+/* A successful call leaves the caller's error alone. */
+static void test_error_untouched(void) {
+    world w = open_world(NULL, 1);
+    prediff_error e;
+    char text[600];
+    memset(&e, 0, sizeof e);
+    PD_CHECK(prediff_write(w.c, "ab", 8, NULL, text, sizeof text, &e) == PREDIFF_OK && e.status == PREDIFF_OK && !e.message[0]);
+    PD_CHECK(prediff_infill(w.c, "ab [MASK:3] c", NULL, text, sizeof text, &e) == PREDIFF_OK && e.status == PREDIFF_OK && !e.message[0]);
+    close_world(&w);
+}
+
 int main(int argc, char **argv) {
     PD_ARGS(argc, argv);
 #ifdef PD_FAST_MATH
@@ -1413,6 +1526,11 @@ int main(int argc, char **argv) {
     PD_RUN(test_flush_to_zero);
     PD_RUN(test_small_stack);
     PD_RUN(test_two_threads);
+    PD_RUN(test_step_numbers);
+    PD_RUN(test_container_text);
+    PD_RUN(test_huge_settings);
+    PD_RUN(test_save_strange);
+    PD_RUN(test_error_untouched);
     PD_RUN(test_a32_fork);
 #endif
     return PD_END();
