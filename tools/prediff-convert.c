@@ -3023,6 +3023,7 @@ typedef struct cv_part {               /* one tensor: [dims[1]][dims[0]] */
     prediff_tensor t;                  /* name, shape, and the type it has in its file; data NULL */
     cv_file *file; uint64_t at; size_t row_bytes;      /* the file's rows; file NULL: values */
     const float *values;
+    prediff_string from;               /* its name in the source, where that is another */
     size_t heads;                      /* > 0: of each head's rows, the halves become pairs; back: the pairs halves */
     int back, transposed;              /* transposed: the file holds [dims[0]][dims[1]] */
     unsigned small;                    /* 1: stays F32 whatever type is asked for */
@@ -3248,6 +3249,7 @@ static int cv_take_tensor(cv_source *s, cv_pool *pool, const cv_weights *w, cons
     p->t.type = t->type;
     p->t.data_size = (size_t)t->size;
     p->file = &w->files[t->file];
+    p->from = t->name;
     p->at = t->begin;
     p->row_bytes = (size_t)p->t.dims[0] * pdi_type_of(t->type)->bytes;
     p->transposed = (m->flags & CV_TRANSPOSED) && m->rows != CV_ONE;
@@ -3732,13 +3734,23 @@ static uint64_t cv_output_bytes(const cv_source *s, const cv_output *w) {
     return total;
 }
 
-/* What will be read as what: --dry-run, and -v before the work. */
+/* A name of a file, printable. */
+static void cv_safe_name(char *out, size_t capacity, prediff_string s) {
+    size_t i;
+    for (i = 0; i < s.n && i + 1 < capacity; i++) out[i] = s.bytes[i] >= 32 && s.bytes[i] < 127 ? s.bytes[i] : '?';
+    out[i] = 0;
+}
+
+/* What becomes what: --dry-run. */
 static void cv_print_plan(const cv_source *s, const cv_output *w, FILE *to) {
     size_t i;
     for (i = 0; i < s->n; i++) {
         const cv_part *p = &s->parts[i];
-        fprintf(to, "%-32.*s [%u][%u] %s -> %s%s%s\n", (int)p->t.name.n, p->t.name.bytes, (unsigned)p->t.dims[1], (unsigned)p->t.dims[0],
-                p->file ? prediff_type_name(p->t.type) : "computed", prediff_type_name(w->types[i]), p->heads ? ", rotary pairs" : "", p->transposed ? ", transposed" : "");
+        char from[160];
+        cv_safe_name(from, sizeof from, p->from);
+        fprintf(to, "%-32.*s [%u][%u] %s -> %s%s%s%s%s\n", (int)p->t.name.n, p->t.name.bytes, (unsigned)p->t.dims[1], (unsigned)p->t.dims[0],
+                p->file ? prediff_type_name(p->t.type) : "computed", prediff_type_name(w->types[i]), p->heads ? ", rotary pairs" : "",
+                p->transposed ? ", transposed" : "", from[0] ? ", from " : "", from);
     }
     fprintf(to, "%u tensors, %u keys, %.1f MB of weights\n", (unsigned)s->n, (unsigned)s->keys.n, (double)cv_output_bytes(s, w) / 1e6);
 }
@@ -3879,6 +3891,7 @@ static int cv_rename_parts(cv_source *s, cv_pool *pool, cv_error *e) {
             for (layer = 0, k = at ? (size_t)(at - m->gguf) : p.t.name.n; k < p.t.name.n && p.t.name.bytes[k] != '.'; k++)
                 layer = layer * 10 + (size_t)(p.t.name.bytes[k] - '0');
             cv_layer_name(m->hf, layer, strcmp(m->hf, "lm_head.weight") == 0 ? "" : f->prefixes[0], name);
+            p.from = p.t.name;
             p.t.name = cv_str(cv_copy(pool, name, strlen(name), e));
             if (!p.t.name.bytes) return 1;
             if (f->pairs && m->flags & (CV_HEADS_Q | CV_HEADS_KV)) p.heads = m->flags & CV_HEADS_Q ? s->config.n_head : s->config.n_head_kv;
