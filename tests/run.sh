@@ -29,8 +29,8 @@ wait $first
 beside() { name=$1; shift; env OUT=build/tests/$name "$@" > $OUT/$name.said 2>&1; }
 others=
 if [ -z "${ONLY_PROGRAMS:-}" ]; then
-    others='header compile convert fuzz'
-    { beside header sh tests/check_header.sh; beside compile sh tests/compile/run.sh quick; beside convert sh tests/convert.sh; beside fuzz sh tests/fuzz/run.sh replay; } &
+    others='header compile convert train fuzz'
+    { beside header sh tests/check_header.sh; beside compile sh tests/compile/run.sh quick; beside convert sh tests/convert.sh; beside train sh tests/train.sh; beside fuzz sh tests/fuzz/run.sh replay; } &
 fi
 
 export OMP_WAIT_POLICY=passive                  # more threads than processors: waiting ones must not spin
