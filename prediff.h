@@ -675,6 +675,7 @@ typedef struct prediff_train_stats {   /* sums since the last update */
 
 typedef struct prediff_trainer prediff_trainer;
 
+#ifndef PREDIFF_NO_TRAIN
 /* prediff_trainer_size: bytes a trainer takes. prediff_trainer_create: one block, nothing allocated later.
    Errors: ARG, NOMEM, UNSUPPORTED. One thread at a time; results do not depend on n_threads. */
 PREDIFF_API prediff_status prediff_trainer_size(const prediff_train_desc *d, size_t *size, prediff_error *err);
@@ -701,6 +702,7 @@ PREDIFF_API void prediff_trainer_tensors(const prediff_trainer *t, int what, pre
    state 1: a checkpoint: F32 with optimiser state, running mean, counters and `position`, the caller's place in its data. */
 PREDIFF_API prediff_status prediff_trainer_save(prediff_trainer *t, int what, prediff_type type, int state, uint64_t position,
                                                 int (*write)(void *user, const void *bytes, size_t n), void *user, prediff_error *err);
+#endif
 
 /* prediff_unmask_count: how many of masks_left to reveal at step s (1..n) of a schedule that began with masks_begin; at least
    1 while masks are left, all of them at s = n. For own samplers. */

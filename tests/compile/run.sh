@@ -1,10 +1,10 @@
 #!/bin/sh
 # Compiles the header in every way it promises, warnings being errors. `quick`: what one compiler can do in a few seconds;
-# `full`: every standard and setting with gcc and clang, C and C++, and 32 bits.
+# `full`: every standard and setting with gcc and clang (or COMPILERS), C and C++, and 32 bits.
 . tests/lib.sh
 STRICT='-Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wcast-qual -Wundef -Werror'
 STRICT_C='-Wstrict-prototypes -Wmissing-prototypes'
-SETTINGS='PREDIFF_NO_STDIO PREDIFF_NO_MMAP PREDIFF_NO_MALLOC PREDIFF_NO_SIMD PREDIFF_NO_OPENMP PREDIFF_NO_TOKENIZER PREDIFF_STATIC'
+SETTINGS='PREDIFF_NO_STDIO PREDIFF_NO_MMAP PREDIFF_NO_MALLOC PREDIFF_NO_SIMD PREDIFF_NO_OPENMP PREDIFF_NO_TOKENIZER PREDIFF_NO_TRAIN PREDIFF_STATIC'
 ALL=$(for s in $SETTINGS; do [ $s = PREDIFF_STATIC ] || printf ' -D%s' $s; done)
 M32='-m32 -I/usr/include/x86_64-linux-gnu'     # the second finds asm/ where no 32-bit headers of the kernel are installed
 here=tests/compile
@@ -20,7 +20,8 @@ cxx() { compiler=$1 std=$2 file=$3; shift 3; check "$compiler $std $file $*" $co
 # Every public function can be named and linked under FLAGS, and the structs have their sizes.
 functions() {
     { echo '#define PREDIFF_IMPLEMENTATION'; echo '#include "prediff.h"'; echo 'typedef void (*any)(void); any all[] = {'
-      sed -n 's/^PREDIFF_API [^(]*[ *]\(prediff_[a-z0-9_]*\)(.*/(any)\1,/p' prediff.h
+      sed -n 's/^PREDIFF_API [^(]*[ *]\(prediff_[a-z0-9_]*\)(.*/(any)\1,/p' prediff.h |
+          case $* in *NO_TRAIN*) grep -v '(any)prediff_trainer_' ;; *) cat ;; esac
       echo '0 }; int main(void) { return all[0] == 0; }'; } > $OUT/functions.c
     check "all functions link: $*" $CC -std=c99 "$@" -I. $OUT/functions.c $LDLIBS -o $OUT/functions.out
     same "functions found" 1 $(($(grep -c any $OUT/functions.c) > 35))
@@ -59,7 +60,7 @@ quick() {
 }
 
 full() {
-    for compiler in gcc clang; do
+    for compiler in ${COMPILERS:-gcc clang}; do
         if ! have $compiler; then skip "compile matrix with $compiler: not installed"; continue; fi
         for std in c99 gnu99 c11 gnu11 c17; do
             for f in one.c unused.c polluted.c two.c; do c $compiler $std $f; done
