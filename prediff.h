@@ -602,19 +602,20 @@ PREDIFF_API prediff_status prediff_score(prediff_context *c, const int32_t *targ
 
 /* -- training (left out by PREDIFF_NO_TRAIN) -- */
 
-typedef enum prediff_objective {       /* t: share of masked targets, CE: cross-entropy of a masked row; all are sums over a mean's
-                                          divisor: see prediff_trainer_update */
+typedef enum prediff_objective {       /* A / B: the loss is the sum of A over masked rows divided by the sum of B over the batch. CE: a
+                                          row's cross-entropy, t: the rate */
     PREDIFF_OBJECTIVE_PREDIFF = 0,     /* CE / masked rows (PreDiff-LM) */
     PREDIFF_OBJECTIVE_CAUSAL,          /* next token at every row; no masks, no additions */
     PREDIFF_OBJECTIVE_MDLM,            /* CE / t / target rows (Sahoo et al. 2024) */
     PREDIFF_OBJECTIVE_EXACT_L,         /* exactly l of T masked, l uniform: (T / l) CE / target rows (Nie et al. 2025) */
     PREDIFF_OBJECTIVE_DIFFUGPT,        /* CE / t / masked rows (Gong et al. 2025); meant for shift = 1 */
     PREDIFF_OBJECTIVE_CART,            /* weights grow with the nearness of visible tokens / target rows (Ye et al. 2025) */
-    PREDIFF_OBJECTIVE_SEDD             /* score entropy (Lou et al. 2024): with scores p r, r = 1 / (e^sigma - 1), its gradient is MDLM's */
+    PREDIFF_OBJECTIVE_SEDD             /* score entropy (Lou et al. 2024): for scores written p(x) / (e^sigma - 1) its gradient is MDLM's, and
+                                          so it is computed */
 } prediff_objective;
 
 typedef enum prediff_rates {           /* law of t, u uniform */
-    PREDIFF_RATES_UNIFORM = 0,         /* t = u */
+    PREDIFF_RATES_UNIFORM = 0,         /* t = 0.001 + 0.999 u */
     PREDIFF_RATES_COSINE,              /* t = cos(u pi/2) within 0.01 .. 0.99: mostly high */
     PREDIFF_RATES_LOGIT_NORMAL,        /* t = sigmoid(1.5 z), z normal: mostly in the middle */
     PREDIFF_RATES_SQUARE               /* t = 1 - sqrt(u): mostly low */
@@ -634,7 +635,8 @@ typedef struct prediff_sequence {      /* one text of a batch */
 typedef struct prediff_train_desc {
     uint32_t canary_begin;
     const prediff_model *init;         /* weights to start from, of any type (they become float); open until destroy */
-    int add_mask, add_rate, add_selfcond;      /* 1: add what the model lacks; their last layers are zero, so nothing changes at first */
+    int add_mask, add_rate, add_selfcond;      /* 1: add what the model lacks. The mask vector is random (and replaces a mask id); the others
+                                          end in zero layers and change nothing at first */
     size_t add_noise;                  /* N > 0: add infinite-mask noise of this size */
     int resume;                        /* 1: init is a checkpoint: go on with its optimiser state */
     prediff_attention attention;       /* 0: the model's, hybrid if that is causal */
@@ -666,7 +668,8 @@ typedef struct prediff_train_stats {   /* sums since the last update */
     double causal_nats;                /* CE of causal rows */
     double masked_rows;                /* the divisor of masked_nats: masked or target rows, by the objective */
     double causal_rows;
-    double loss;                       /* (masked_nats + causal_weight causal_nats) / (masked_rows + causal_weight causal_rows) */
+    double loss;                       /* (masked_nats + causal_weight causal_nats) / (masked_rows + causal_weight causal_rows), of this
+                                          process; causal rows count with objective CAUSAL whatever the weight is */
     double gradient_norm;              /* of the mean, before clipping (after an update) */
     size_t n_rows;                     /* rows computed */
     uint64_t n_steps;                  /* updates so far */
@@ -6249,7 +6252,7 @@ struct prediff_trainer {
     pdi_train_row *rows; pdi_span *spans; size_t n_rows, n_spans, n_groups, n_targets, n_masked, n_losses, n_max;
     uint32_t *targets, *masks, *losses;        /* rows that are targets, masked, in the loss */
     float *rates;                      /* [groups] */
-    int have_soft, soft_given;
+    int have_soft, soft_given, annealing;
     const prediff_sequence *texts;
     uint64_t draw_seed, draw_base;     /* of the random draws; the number of the call's first text */
     /* activations, [rows][..] */
@@ -6350,7 +6353,7 @@ PDI_FN void pdi_small_product(const prediff_trainer *t, float *y, size_t ldy, co
 
 /* 1: a row may read row j though its ranges leave it out: annealed attention sees a share of the later ones (Gong et al. 2025). */
 PDI_FN int pdi_annealed(const prediff_trainer *t, const pdi_train_row *row, size_t j) {
-    return t->anneal < 1 && prediff_uniform(t->draw_seed, PDI_STREAM_ANNEAL, row->position, (uint32_t)j, (uint32_t)t->n_steps) < t->anneal;
+    return t->annealing && prediff_uniform(t->draw_seed, PDI_STREAM_ANNEAL, row->position, (uint32_t)j, (uint32_t)t->n_steps) < t->anneal;
 }
 
 /* Rows i.. of a span, at most 64, and how many keys the farthest-looking of them reads: what is beyond is not computed. */
@@ -6358,7 +6361,7 @@ PDI_FN size_t pdi_look(const prediff_trainer *t, const pdi_span *s, size_t i, si
     size_t m = pdi_min(s->n - i, 64), r;
     for (*keys = 0, r = i; r < i + m; r++) {
         const pdi_train_row *row = &t->rows[s->row + r];
-        *keys = pdi_max(*keys, t->anneal < 1 ? s->n : row->to > row->from ? row->to : row->seen);
+        *keys = pdi_max(*keys, t->annealing ? s->n : row->to > row->from ? row->to : row->seen);
     }
     return m;
 }
@@ -6704,7 +6707,7 @@ PDI_FN void pdi_back_rate(prediff_trainer *t) {
     pdi_back_weight(t, &t->g.rate[0], t->dff, d4, t->wave, d, t->n_groups);
 }
 
-/* x of layer 0. plain: causal rows alone, no additions. */
+/* x of layer 0: tokens or mask vectors (with noise), positions, and at target rows rate and soft prediction. */
 PDI_FN void pdi_train_embed(prediff_trainer *t) {
     const prediff_model *m = &t->m;
     size_t d = m->hp.n_embd, r, i;
@@ -6789,7 +6792,7 @@ PDI_FN double pdi_rate_law(const prediff_trainer *t, double u, size_t text) {
     double r;
     switch (t->d.rates) {
     case PREDIFF_RATES_COSINE: r = cos(u * 1.5707963267948966); return r < 0.01 ? 0.01 : r > 0.99 ? 0.99 : r;
-    case PREDIFF_RATES_LOGIT_NORMAL: return 1.0 / (1.0 + exp(-1.5 * pdi_normal(t->draw_seed, PDI_STREAM_TIME, (uint32_t)text, 1)));
+    case PREDIFF_RATES_LOGIT_NORMAL: r = 1.0 / (1.0 + exp(-1.5 * pdi_normal(t->draw_seed, PDI_STREAM_TIME, (uint32_t)text, 1))); return r < 1e-3 ? 1e-3 : r;
     case PREDIFF_RATES_SQUARE: r = 1.0 - sqrt(u); return r < 1e-3 ? 1e-3 : r;
     default: return 1e-3 + (1.0 - 1e-3) * u;
     }
@@ -6874,7 +6877,7 @@ PDI_FN void pdi_label_targets(prediff_trainer *t, pdi_train_row *rows, size_t n,
 PDI_FN void pdi_finish_target(prediff_trainer *t, pdi_train_row *rows, size_t n, size_t before, const prediff_sequence *s, size_t draw, double u, int copy,
                               prediff_objective o, double count[2]) {
     size_t i, masked = 0;
-    double rate = pdi_rate_law(t, u, draw);
+    double rate = u < 0 ? 1.0 : pdi_rate_law(t, u, draw);       /* below 0: all is masked */
     if (s->input) { for (i = 0; i < n; i++) rows[i].input = s->input[rows[i].token]; }
     else pdi_draw_masks(t, rows, n, draw, rate, o);
     for (i = 0; i < n; i++) {
@@ -6884,7 +6887,9 @@ PDI_FN void pdi_finish_target(prediff_trainer *t, pdi_train_row *rows, size_t n,
     }
     if (copy) rate = 1.0 - rate < 1e-3 ? 1e-3 : 1.0 - rate;
     t->rates[t->n_groups++] = s->rate ? *s->rate : (float)masked / (float)n;
-    if (s->rate) rate = (double)*s->rate > 1e-3 ? (double)*s->rate : 1e-3;
+    if (s->input && !s->rate) rate = (double)masked / (double)n;
+    if (s->rate) rate = (double)*s->rate;
+    if (rate < 1e-3) rate = 1e-3;
     count[0] += pdi_weigh(rows, n, before, masked, rate, t->m.hp.shift && !before, o);
     for (i = 0; s->weight && i < n; i++) if (rows[i].input == PREDIFF_MASK) rows[i].masked = s->weight[rows[i].token];
     pdi_label_targets(t, rows, n, before, s);
@@ -6897,7 +6902,7 @@ PDI_FN void pdi_text_rows(prediff_trainer *t, const prediff_sequence *s, size_t 
     int causal = o == PREDIFF_OBJECTIVE_CAUSAL || (t->d.causal_weight > 0 && !whole);
     for (i = 0; i < n; i++) {
         int target = i >= prompt;
-        size_t seen = whole ? (t->anneal < 1 ? i + 1 : n) : target && t->c.attention == PREDIFF_ATTENTION_HYBRID ? n : i + 1;
+        size_t seen = whole ? (t->annealing ? i + 1 : n) : target && t->c.attention == PREDIFF_ATTENTION_HYBRID ? n : i + 1;
         pdi_train_row *row = pdi_put_row(t, s, text, i, seen, n, n);
         if (!target && causal && pdi_label_causal(row, s)) count[1] += 1;
     }
@@ -6907,7 +6912,8 @@ PDI_FN void pdi_text_rows(prediff_trainer *t, const prediff_sequence *s, size_t 
 }
 
 /* The whole text as causal rows, then K blocks of target rows, each a second version of some of its positions: a block sees
-   the causal rows before it and itself (Fu et al. 2026; Gat et al. 2025). Half of them are all mask. */
+   the causal rows before it and itself (Fu et al. 2026; Gat et al. 2025). Blocks 0, 2, 4 ... are all mask, the others masked at a
+   drawn rate. */
 PDI_FN void pdi_block_rows(prediff_trainer *t, const prediff_sequence *s, size_t text, size_t draw, prediff_objective o, double count[2]) {
     size_t first = t->n_rows, i, b;
     for (i = 0; i < s->n; i++) if (pdi_label_causal(pdi_put_row(t, s, text, i, i + 1, s->n, s->n), s)) count[1] += 1;
@@ -6917,7 +6923,7 @@ PDI_FN void pdi_block_rows(prediff_trainer *t, const prediff_sequence *s, size_t
         n = least + (size_t)(pdi_chance(t, PDI_STREAM_TIME, draw, 0, index) * (double)(most - least + 1));
         at = 1 + (size_t)(pdi_chance(t, PDI_STREAM_TIME, draw, 0, index + 1) * (double)(s->n - n));
         for (i = 0; i < n; i++) pdi_put_row(t, s, text, at + i, at, from, from + n);
-        pdi_finish_target(t, t->rows + first + from, n, 0, s, draw * 64 + b, b % 2 ? pdi_chance(t, PDI_STREAM_TIME, draw, 0, index + 2) : 1.0, 0, o, count);
+        pdi_finish_target(t, t->rows + first + from, n, 0, s, draw * 64 + b, b % 2 ? pdi_chance(t, PDI_STREAM_TIME, draw, 0, index + 2) : -1.0, 0, o, count);
     }
     t->spans[t->n_spans].row = first;
     t->spans[t->n_spans++].n = t->n_rows - first;
@@ -6962,6 +6968,7 @@ PDI_FN void pdi_build_batch(prediff_trainer *t, const prediff_sequence *s, size_
     double shift;
     t->draw_seed = seed;
     t->draw_base = t->n_texts;
+    t->annealing = t->anneal < 1 && t->c.attention == PREDIFF_ATTENTION_BIDIRECTIONAL && o != PREDIFF_OBJECTIVE_CAUSAL;
     t->n_rows = t->n_spans = t->n_groups = t->n_targets = t->n_masked = t->n_losses = 0;
     t->texts = s;
     t->have_soft = 0;
@@ -7057,7 +7064,7 @@ PDI_DEF void prediff_trainer_get_stats(const prediff_trainer *t, prediff_train_s
     pdi_fill_stats(t, (double)t->grad[t->n_floats], (double)t->grad[t->n_floats + 1], t->d.causal_weight, stats);
 }
 
-PDI_DEF void prediff_trainer_anneal(prediff_trainer *t, double share) { t->anneal = share; }
+PDI_DEF void prediff_trainer_anneal(prediff_trainer *t, double share) { t->anneal = !(share > 0) ? 0 : share > 1 ? 1 : share; }
 
 /* -- the update -- */
 
@@ -7099,6 +7106,8 @@ PDI_DEF prediff_status prediff_trainer_update(prediff_trainer *t, double rate, p
     pdi_adamw a;
     pdi_update_job j;
     if (!t) return PDI_FAIL(err, ARG, NULL_ARGUMENT, "the trainer is NULL");
+    if (!(rate >= 0 && rate <= 1e6)) return PDI_FAIL(err, ARG, VALUE_RANGE, "the learning rate must lie between 0 and 10^6");
+    pdi_fill_stats(t, (double)t->grad[t->n_floats], (double)t->grad[t->n_floats + 1], t->d.causal_weight, stats);       /* of this process */
     if (t->d.reduce && t->d.reduce(t->d.user, t->grad, t->n_floats + 2)) return PDI_FAIL(err, CANCELLED, STOPPED, "desc.reduce failed; nothing was changed");
     divisor = (double)t->grad[t->n_floats] + t->d.causal_weight * (double)t->grad[t->n_floats + 1];
     if (!(divisor > 0)) return PDI_FAIL(err, ARG, VALUE_RANGE, "no row has a loss: call prediff_trainer_gradient first");
@@ -7107,7 +7116,6 @@ PDI_DEF prediff_status prediff_trainer_update(prediff_trainer *t, double rate, p
     for (i = 0; i < PDI_SLICES; i++) norm += t->slices[i];
     norm = sqrt(norm) / divisor;
     loss = t->masked_nats + t->causal_nats;
-    pdi_fill_stats(t, (double)t->grad[t->n_floats], (double)t->grad[t->n_floats + 1], t->d.causal_weight, stats);
     if (stats) stats->gradient_norm = norm;
     if (!pdi_is_finite_double(&norm) || !pdi_is_finite_double(&loss)) {
         pdi_clear_sums(t);
@@ -7234,7 +7242,7 @@ PDI_FN void pdi_train_layout(prediff_trainer *t, pdi_arena *a) {
     size_t threads = (size_t)t->c.threads.n, wide = pdi_max(pdi_max(2 * h->n_ff, 4 * d), pdi_max(t->W, t->c.q_width));
     int rate = t->d.add_rate || t->m.rate[0].data, selfcond = t->d.add_selfcond || t->m.selfcond.data;
     size_t noise = h->noise_dim ? rows : 0;
-    t->n_max = t->d.n_ctx + t->d.n_blocks * pdi_min(t->d.block_max, t->d.n_ctx);
+    t->n_max = pdi_min(rows, t->d.n_ctx + t->d.n_blocks * pdi_min(t->d.block_max, t->d.n_ctx));
     t->params = (pdi_param *)pdi_take(a, t->n_params, sizeof *t->params);
     for (k = 0; k < 3; k++) t->tensors[k] = (prediff_tensor *)pdi_take(a, t->n_params, sizeof **t->tensors);
     t->w = pdi_take_floats(a, t->n_floats, 1, 1);
@@ -7445,6 +7453,7 @@ PDI_DEF const prediff_model *prediff_trainer_model(const prediff_trainer *t) { r
 
 PDI_DEF void prediff_trainer_tensors(const prediff_trainer *t, int what, prediff_container *out) {
     memset(out, 0, sizeof *out);
+    if (what < 0 || what > 2 || (what == 2 && !t->ema)) return;
     out->tensors = t->tensors[what];
     out->n_tensors = t->n_params;
 }
@@ -7474,7 +7483,7 @@ PDI_FN void pdi_train_keys(prediff_trainer *t, int state, uint64_t position) {
     for (i = 0; i < t->m.gguf.n_keys; i++) {
         const prediff_key *k = &t->m.gguf.keys[i];
         if (pdi_starts(k->name, "prediff.") || pdi_starts(k->name, "train.") || pdi_str_is(k->name, "diffusion.shift_logits") || pdi_str_is(k->name, "general.file_type") ||
-            pdi_str_is(k->name, "general.alignment") || (t->m.mask && pdi_str_is(k->name, "tokenizer.ggml.mask_token_id"))) continue;
+            pdi_str_is(k->name, "general.alignment") || ((t->m.mask || t->m.mask_token >= 0) && pdi_str_is(k->name, "tokenizer.ggml.mask_token_id"))) continue;
         t->keys[t->n_keys++] = *k;
     }
     if (h->adapted) {
@@ -7482,6 +7491,7 @@ PDI_FN void pdi_train_keys(prediff_trainer *t, int state, uint64_t position) {
         pdi_train_key(t, "prediff.attention", PDI_GGUF_STRING, 0, attention[h->attention]);
         pdi_train_key(t, "diffusion.shift_logits", PDI_GGUF_BOOL, (uint64_t)h->shift, NULL);
     }
+    if (!t->m.mask && t->m.mask_token >= 0) pdi_train_key(t, "tokenizer.ggml.mask_token_id", PDI_GGUF_U32, (uint64_t)t->m.mask_token, NULL);
     if (t->m.rate[0].data) {
         pdi_train_float_key(t, "prediff.rate.scale", h->rate_scale);
         pdi_train_float_key(t, "prediff.rate.min", h->rate_min);

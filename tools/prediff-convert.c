@@ -3679,10 +3679,14 @@ static int cv_may_replace(const char *path, int force, cv_error *e) {
 
 static int cv_output_open(cv_output *w, cv_pool *pool, const char *path, cv_error *e) {
     size_t n = strlen(path);
-    char *name = (char *)cv_alloc(pool, n + 5, 1, e);
+    char *name = (char *)cv_alloc(pool, n + 32, 1, e);
     if (!name) return 1;
-    memcpy(name, path, n);
-    memcpy(name + n, ".tmp", 5);
+#ifdef _WIN32
+    snprintf(name, n + 32, "%s.%d.tmp", path, _getpid());
+#else
+    snprintf(name, n + 32, "%s.%ld.tmp", path, (long)getpid());
+#endif
+    if (cv_exists(name)) return CV_FAIL(e, FILE_WRITE, "%s is in the way: remove it", name);
     w->path = name;
     w->f = fopen(name, "wb");
     return w->f ? 0 : CV_FAIL(e, FILE_WRITE, "cannot write %s: %s", name, strerror(errno));
@@ -3790,7 +3794,12 @@ static int cv_gguf_save(cv_output *w, cv_pool *pool, cv_error *e) {
     prediff_tensor *tensors = (prediff_tensor *)cv_alloc(pool, s->n + 1, sizeof *tensors, e);
     size_t i;
     if (!tensors) return 1;
-    for (i = 0; i < s->n; i++) tensors[i] = s->parts[i].t;
+    for (i = 0; i < s->n; i++) {
+        tensors[i] = s->parts[i].t;
+        if (!s->gguf || s->parts[i].file != &s->file || w->types[i] != tensors[i].type) continue;
+        tensors[i].data = s->gguf->gguf.bytes + s->parts[i].at;  /* as it is, bit for bit */
+        if (w->o->verbose) fprintf(stderr, "  %-32.*s %s as it is, relative error 0\n", (int)tensors[i].name.n, tensors[i].name.bytes, prediff_type_name(tensors[i].type));
+    }
     memset(&d, 0, sizeof d);
     memset(&err, 0, sizeof err);
     d.keys = s->keys.keys; d.n_keys = s->keys.n;
@@ -4078,6 +4087,7 @@ static int cv_write_text(cv_pool *pool, const char *folder, const char *name, co
 }
 
 static int cv_write_folder(cv_pool *pool, cv_source *s, const cv_options *o, cv_error *e) {
+    static const char *const others[] = { "config.json", "tokenizer.json", "tokenizer_config.json" };
     char *weights = cv_path(pool, o->out, "model.safetensors", e);
     uint32_t type = o->has_type ? o->type : (uint32_t)PREDIFF_F32;
     cv_output w;
@@ -4093,6 +4103,10 @@ static int cv_write_folder(cv_pool *pool, cv_source *s, const cv_options *o, cv_
     if (o->dry_run) { cv_print_plan(s, &w, stdout); return 0; }
     CV_TRY(cv_config_json(pool, s, type, &config, e));
     CV_TRY(cv_may_replace(weights, o->force, e));
+    for (i = 0; i < CV_COUNT(others); i++) {
+        char *path = cv_path(pool, o->out, others[i], e);
+        if (!path || cv_may_replace(path, o->force, e)) return 1;
+    }
     CV_TRY(cv_make_folder(o->out, e));
     CV_TRY(cv_output_open(&w, pool, weights, e));
     failed = cv_safetensors_save(&w, pool, e);
