@@ -784,6 +784,12 @@ extern "C" {
 #define PDI_UNROLL
 #endif
 
+#if defined(__GNUC__)                  /* the address may lie beyond the array, hence no pointer arithmetic */
+#define PDI_PREFETCH(p, floats) __builtin_prefetch((const void *)((uintptr_t)(p) + (floats) * sizeof(float)))
+#else
+#define PDI_PREFETCH(p, floats) ((void)0)
+#endif
+
 #if !defined(PREDIFF_NO_SIMD) && (defined(__GNUC__) || defined(__clang__)) && defined(__x86_64__) && \
     !(defined(__MINGW32__) && !defined(__clang__))   /* MinGW GCC misaligns 32-byte stack slots (GCC bug 54412) */
 #define PDI_X86 1
@@ -1412,6 +1418,7 @@ typedef struct pdi_product {           /* y = x W^T (+ b):  y [M][N], x [M][K], 
     const uint8_t *w; uint32_t type; size_t row_bytes;
     const float *bias;                 /* [N] or NULL */
     int add;                           /* 1: y += instead */
+    int turned;                        /* 1: x is [K][M] (mix only) */
 } pdi_product;
 
 enum {
@@ -1419,6 +1426,7 @@ enum {
     PDI_QUERIES = 32,                  /* queries (rows x group) computed together */
     PDI_PANEL = 32,                    /* widest panel of outputs any set uses; padding of value rows */
     PDI_CHUNK = 256,                   /* k's unpacked at a time: a panel chunk stays in the first-level cache */
+    PDI_BLOCK_ROWS = 256,              /* rows that go through a product together */
     PDI_PRODUCT_WORK = 2 * PDI_PANEL * PDI_CHUNK
 };
 
@@ -1468,7 +1476,6 @@ typedef struct pdi_kernels {
     void (*silu_mul_back)(float *dgate, float *dup, const float *gate, const float *up, const float *dy, size_t n);
     void (*gelu_tanh_back)(float *dx, const float *x, const float *dy, size_t n);
     void (*softmax_back)(float *dz, const float *p, float dot, float scale, size_t n);
-    void (*turn)(float *to, size_t ldt, const float *from, size_t ldf, size_t rows, size_t cols);
     void (*adamw)(float *w, const float *g, float *m, float *v, size_t n, const pdi_adamw *a);
 #endif
 } pdi_kernels;
@@ -1526,22 +1533,26 @@ PDI_BODY float PDI_K(sum16)(const PDI_VEC *s) {
 
 /* -- products -- */
 
-/* rows x PDI_WIDTH outputs: c[r][j] (+)= sum over k of a[r][k] b[k][j]. b is readable PDI_WIDTH wide; n of it is stored.
-   rows is a constant at each call, so the accumulators live in registers. */
-PDI_BODY void PDI_K(tile_rows)(const int rows, size_t k, const float *a, size_t lda, const float *b, size_t ldb,
+/* rows x PDI_WIDTH outputs: c[r][j] (+)= sum over k of a[r][k] b[k][j]; turned: of a[k][r] b[k][j]. b is readable PDI_WIDTH wide; n
+   of it is stored. rows and turned are constants at each call, so the accumulators live in registers. Three rows share a pointer:
+   their addresses are then base, base + ld, base + 2 ld, and a dozen rows leave registers for the loop. */
+PDI_BODY void PDI_K(tile_rows)(const int rows, const int turned, size_t k, const float *a, size_t lda, const float *b, size_t ldb,
                                float *c, size_t ldc, size_t n, int add) {
     PDI_VEC acc[PDI_ROWS][PDI_WIDE];
+    const float *three[(PDI_ROWS + 2) / 3];
     size_t i;
     int r, w;
     PDI_UNROLL for (r = 0; r < rows; r++) {
         PDI_UNROLL for (w = 0; w < PDI_WIDE; w++)
             acc[r][w] = add ? PDI_K(get)(c + (size_t)r * ldc + w * PDI_LANES, PDI_K(over)(n, (size_t)w * PDI_LANES), 0) : PDI_K(zero)();
     }
-    for (i = 0; i < k; i++) {
+    PDI_UNROLL for (r = 0; r < (rows + 2) / 3; r++) three[r] = a + 3 * (size_t)r * lda;
+    for (i = 0; i < k; i++, b += ldb, a += lda) {
         PDI_VEC y[PDI_WIDE];
-        PDI_UNROLL for (w = 0; w < PDI_WIDE; w++) y[w] = PDI_K(load)(b + i * ldb + w * PDI_LANES);
+        if (turned) { PDI_PREFETCH(a, 8 * lda); PDI_PREFETCH(a, 8 * lda + (size_t)rows - 1); }      /* no processor foresees such strides */
+        PDI_UNROLL for (w = 0; w < PDI_WIDE; w++) y[w] = PDI_K(load)(b + w * PDI_LANES);
         PDI_UNROLL for (r = 0; r < rows; r++) {
-            PDI_VEC x = PDI_K(set1)(a[(size_t)r * lda + i]);
+            PDI_VEC x = PDI_K(set1)(turned ? a[r] : three[r / 3][i + (size_t)(r % 3) * lda]);
             PDI_UNROLL for (w = 0; w < PDI_WIDE; w++) acc[r][w] = PDI_K(fma)(x, y[w], acc[r][w]);
         }
     }
@@ -1552,17 +1563,28 @@ PDI_BODY void PDI_K(tile_rows)(const int rows, size_t k, const float *a, size_t 
 }
 
 /* Any number of rows, n <= PDI_WIDTH outputs. */
-PDI_KERNEL void PDI_K(tile)(size_t m, size_t k, const float *a, size_t lda, const float *b, size_t ldb, float *c, size_t ldc, size_t n, int add) {
-    for (; m >= PDI_ROWS; m -= PDI_ROWS, a += PDI_ROWS * lda, c += PDI_ROWS * ldc) PDI_K(tile_rows)(PDI_ROWS, k, a, lda, b, ldb, c, ldc, n, add);
+PDI_BODY void PDI_K(any_rows)(size_t m, const int turned, size_t k, const float *a, size_t lda, const float *b, size_t ldb, float *c, size_t ldc, size_t n, int add) {
+    size_t next = turned ? 1 : lda;
+    for (; m >= PDI_ROWS; m -= PDI_ROWS, a += PDI_ROWS * next, c += PDI_ROWS * ldc) PDI_K(tile_rows)(PDI_ROWS, turned, k, a, lda, b, ldb, c, ldc, n, add);
 #if PDI_ROWS > 8
-    if (m >= 8) { PDI_K(tile_rows)(8, k, a, lda, b, ldb, c, ldc, n, add); m -= 8; a += 8 * lda; c += 8 * ldc; }
+    if (m >= 8) { PDI_K(tile_rows)(8, turned, k, a, lda, b, ldb, c, ldc, n, add); m -= 8; a += 8 * next; c += 8 * ldc; }
 #endif
 #if PDI_ROWS > 4
-    if (m >= 4) { PDI_K(tile_rows)(4, k, a, lda, b, ldb, c, ldc, n, add); m -= 4; a += 4 * lda; c += 4 * ldc; }
+    if (m >= 4) { PDI_K(tile_rows)(4, turned, k, a, lda, b, ldb, c, ldc, n, add); m -= 4; a += 4 * next; c += 4 * ldc; }
 #endif
-    if (m >= 2) { PDI_K(tile_rows)(2, k, a, lda, b, ldb, c, ldc, n, add); m -= 2; a += 2 * lda; c += 2 * ldc; }
-    if (m) PDI_K(tile_rows)(1, k, a, lda, b, ldb, c, ldc, n, add);
+    if (m >= 2) { PDI_K(tile_rows)(2, turned, k, a, lda, b, ldb, c, ldc, n, add); m -= 2; a += 2 * next; c += 2 * ldc; }
+    if (m) PDI_K(tile_rows)(1, turned, k, a, lda, b, ldb, c, ldc, n, add);
 }
+
+PDI_KERNEL void PDI_K(tile)(size_t m, size_t k, const float *a, size_t lda, const float *b, size_t ldb, float *c, size_t ldc, size_t n, int add) {
+    PDI_K(any_rows)(m, 0, k, a, lda, b, ldb, c, ldc, n, add);
+}
+
+#ifndef PREDIFF_NO_TRAIN
+PDI_KERNEL void PDI_K(tile_turned)(size_t m, size_t k, const float *a, size_t lda, const float *b, size_t ldb, float *c, size_t ldc, size_t n, int add) {
+    PDI_K(any_rows)(m, 1, k, a, lda, b, ldb, c, ldc, n, add);
+}
+#endif
 
 /* dst[i] = q[i] * scale + offset; n a multiple of 16. */
 PDI_BODY void PDI_K(spread)(float *dst, const int8_t *q, float scale, float offset, size_t n) {
@@ -1609,7 +1631,10 @@ PDI_BODY void PDI_K(dequantize_q6k)(const uint8_t *p, float *dst) {
 PDI_KERNEL void PDI_K(dequantize)(uint32_t type, const uint8_t *p, float *dst, size_t n) {
     size_t i, whole = n - n % PDI_LANES;
     switch (type) {
-    case PDI_NATIVE: memcpy(dst, p, n * 4); break;
+    case PDI_NATIVE:
+        for (i = 0; i < whole; i += PDI_LANES) PDI_K(store)(dst + i, PDI_K(load)((const float *)(const void *)p + i));
+        for (; i < n; i++) dst[i] = ((const float *)(const void *)p)[i];
+        break;
     case PREDIFF_F32:
         if (PDI_LITTLE) memcpy(dst, p, n * 4);
         else for (i = 0; i < n; i++) dst[i] = pdi_f32(p + 4 * i);
@@ -1740,22 +1765,28 @@ PDI_KERNEL void PDI_K(product)(const pdi_product *p, size_t begin, size_t end, f
     }
 }
 
-/* y = x W for W [K][N]: outputs already lie along the rows of W, so a panel is a few dequantised pieces of rows. Columns are
-   shared out in units of 32, or 256 where blocks are that long. */
+/* y = x W for W [K][N]: outputs already lie along the rows of W, so a panel is a few dequantised pieces of rows, or for a few
+   rows of x the floats as they lie. Columns are shared out in units of 32, or 256 where blocks are that long. */
 PDI_KERNEL void PDI_K(mix)(const pdi_product *p, size_t begin, size_t end, float *work) {
     const pdi_type_info *t = pdi_type_of(p->type);
     size_t unit = pdi_max(PDI_PANEL, t->block), rows = PDI_PANEL * PDI_CHUNK / unit, i, j, k0;
     for (i = begin; i < end; i++) {
         size_t n0 = i * unit, n = pdi_min(p->n - n0, unit), ld = unit;
-        int in_place = p->type == PDI_NATIVE && n == unit;      /* a whole panel of floats lies there already */
+        int in_place = p->type == PDI_NATIVE && n == unit && p->m <= 32;
         if (in_place) ld = p->row_bytes / sizeof(float);
         for (k0 = 0; k0 < p->k; k0 += rows) {
             size_t k = pdi_min(p->k - k0, rows);
             const float *w = in_place ? (const float *)(const void *)(p->w + k0 * p->row_bytes) + n0 : work;
             for (j = 0; !in_place && j < k; j++)
                 PDI_K(dequantize)(p->type, p->w + (k0 + j) * p->row_bytes + n0 / t->block * t->bytes, work + j * unit, n);
-            for (j = 0; j < n; j += PDI_WIDTH)
-                PDI_K(tile)(p->m, k, p->x + k0, p->ldx, w + j, ld, p->y + n0 + j, p->ldy, pdi_min(n - j, PDI_WIDTH), k0 > 0 || p->add);
+            for (j = 0; j < n; j += PDI_WIDTH) {
+                size_t width = pdi_min(n - j, PDI_WIDTH);
+#ifndef PREDIFF_NO_TRAIN
+                if (p->turned) PDI_K(tile_turned)(p->m, k, p->x + k0 * p->ldx, p->ldx, w + j, ld, p->y + n0 + j, p->ldy, width, k0 > 0 || p->add);
+                else
+#endif
+                PDI_K(tile)(p->m, k, p->x + k0, p->ldx, w + j, ld, p->y + n0 + j, p->ldy, width, k0 > 0 || p->add);
+            }
         }
     }
 }
@@ -2012,20 +2043,6 @@ PDI_KERNEL void PDI_K(softmax_back)(float *dz, const float *p, float dot, float 
         PDI_K(put)(dz + i, PDI_K(mul)(PDI_K(mul)(PDI_K(get)(p + i, n - i, 0), s), PDI_K(sub)(PDI_K(get)(dz + i, n - i, 0), d)), n - i);
 }
 
-/* to[c][r] = from[r][c] */
-PDI_KERNEL void PDI_K(turn)(float *to, size_t ldt, const float *from, size_t ldf, size_t rows, size_t cols) {
-    size_t r, c, l;
-    for (r = 0; r < rows; r += PDI_LANES) {
-        size_t n = pdi_min(rows - r, PDI_LANES);
-        for (c = 0; c + PDI_LANES <= cols; c += PDI_LANES) {
-            PDI_VEC v[PDI_LANES];
-            PDI_K(columns)(v, from + r * ldf + c, ldf, n);
-            PDI_UNROLL for (l = 0; l < PDI_LANES; l++) PDI_K(put)(to + (c + l) * ldt + r, v[l], n);
-        }
-        for (; c < cols; c++) PDI_K(put)(to + c * ldt + r, PDI_K(column)(from + r * ldf + c, ldf, n), n);
-    }
-}
-
 /* AdamW (Loshchilov and Hutter 2019): g' = g scale;  m = b1 m + (1 - b1) g';  v = b2 v + (1 - b2) g'^2;
    w -= rate (decay w + (m correct1) / (sqrt(v correct2) + eps)),  correct = 1 / (1 - b^step) */
 PDI_KERNEL void PDI_K(adamw)(float *w, const float *g, float *m, float *v, size_t n, const pdi_adamw *a) {
@@ -2109,7 +2126,7 @@ PDI_FN const pdi_kernels *PDI_K(kernels)(void) {
     static const pdi_kernels k = { PDI_ISA, PDI_WIDTH, PDI_K(dequantize), PDI_K(product), PDI_K(mix), PDI_K(attention), PDI_K(rms_norm),
         PDI_K(layer_norm), PDI_K(rotate), PDI_K(rotate_halves), PDI_K(silu), PDI_K(silu_mul), PDI_K(gelu_tanh), PDI_K(add_row), PDI_K(scale_row), PDI_K(row_max), PDI_K(row_exp)
 #ifndef PREDIFF_NO_TRAIN
-        , PDI_K(row_dot), PDI_K(norm_back), PDI_K(silu_back), PDI_K(silu_mul_back), PDI_K(gelu_tanh_back), PDI_K(softmax_back), PDI_K(turn), PDI_K(adamw)
+        , PDI_K(row_dot), PDI_K(norm_back), PDI_K(silu_back), PDI_K(silu_mul_back), PDI_K(gelu_tanh_back), PDI_K(softmax_back), PDI_K(adamw)
 #endif
     };
     return &k;
@@ -4449,12 +4466,32 @@ PDI_DEF size_t prediff_prompt_length(const prediff_context *c) { return c->n_pro
 
 typedef struct pdi_product_job { const prediff_context *c; pdi_product p; int mix; } pdi_product_job;
 
+/* Its share of blocks of rows times panels of outputs. A turned product has its blocks along the sum instead, one after another. */
 PDI_FN void pdi_product_share(void *arg, size_t i, size_t n) {
     const pdi_product_job *j = (const pdi_product_job *)arg;
     const pdi_kernels *k = j->c->k;
-    size_t unit = j->mix ? pdi_max(PDI_PANEL, pdi_type_of(j->p.type)->block) : k->panel, begin, end;
-    pdi_range(pdi_ceil_div(j->p.n, unit), i, n, &begin, &end);
-    (j->mix ? k->mix : k->product)(&j->p, begin, end, j->c->work + i * j->c->work_size);
+    void (*run)(const pdi_product *, size_t, size_t, float *) = j->mix ? k->mix : k->product;
+    float *work = j->c->work + i * j->c->work_size;
+    size_t unit = j->mix ? pdi_max(PDI_PANEL, pdi_type_of(j->p.type)->block) : k->panel, units = pdi_ceil_div(j->p.n, unit), at, end, r;
+    pdi_product p = j->p;
+    if (p.turned) {
+        pdi_range(units, i, n, &at, &end);
+        for (r = 0; r < j->p.k; r += PDI_BLOCK_ROWS) {
+            p.k = pdi_min(j->p.k - r, PDI_BLOCK_ROWS);
+            p.x = j->p.x + r * p.ldx; p.w = j->p.w + r * p.row_bytes; p.add = r > 0 || j->p.add;
+            run(&p, at, end, work);
+        }
+        return;
+    }
+    pdi_range(units * pdi_ceil_div(p.m, PDI_BLOCK_ROWS), i, n, &at, &end);
+    while (at < end) {
+        size_t first = at % units, last = pdi_min(units, first + end - at);
+        r = at / units * PDI_BLOCK_ROWS;
+        p.m = pdi_min(j->p.m - r, PDI_BLOCK_ROWS);
+        p.x = j->p.x + r * p.ldx; p.y = j->p.y + r * p.ldy;
+        run(&p, first, last, work);
+        at += last - first;
+    }
 }
 
 PDI_FN void pdi_run_product(const prediff_context *c, const pdi_product *p, int mix) {
@@ -4468,7 +4505,7 @@ PDI_FN void pdi_multiply(const prediff_context *c, float *y, size_t ldy, const f
     pdi_product p;
     p.x = x; p.ldx = ldx; p.y = y; p.ldy = ldy; p.m = m;
     p.n = mix ? w->k : w->n; p.k = mix ? w->n : w->k;
-    p.w = w->data; p.type = w->type; p.row_bytes = w->row_bytes; p.bias = mix ? NULL : w->bias; p.add = 0;
+    p.w = w->data; p.type = w->type; p.row_bytes = w->row_bytes; p.bias = mix ? NULL : w->bias; p.add = p.turned = 0;
     pdi_run_product(c, &p, mix);
 }
 
@@ -6216,9 +6253,9 @@ PDI_DEF prediff_status prediff_save(const prediff_save_desc *d, prediff_error *e
    and sets weights. Gradients are sums; the division comes once, in the update, so that batches, accumulation and several
    processes are the same arithmetic. Sums over rows run in the order of the rows: the number of threads cannot show. */
 
-enum { PDI_TRAIN_ROWS = 256,           /* rows that go through a product together */
-       PDI_TRAIN_HEAD = 128,           /* rows of logits held at once */
+enum { PDI_TRAIN_HEAD = 256,           /* rows of logits held at once */
        PDI_SLICES = 256,               /* of the gradient, for its norm */
+       PDI_PIECE = 4096,               /* floats of a slice that stay in the first-level cache */
        PDI_STATE_NAME = 80,            /* bytes of a name with its prefix */
        PDI_TRAIN_KEYS = 16 };          /* keys of our own in a file */
 
@@ -6258,8 +6295,8 @@ struct prediff_trainer {
     /* activations, [rows][..] */
     float *x;                          /* [L + 1][rows][D] residual stream before each layer, and at the end */
     pdi_saved saved;                   /* of layer 0; others follow at layer * stride unless recomputed */
-    float *h, *act, *dx, *dh, *dff, *dqkv, *turned, *logits, *soft, *first, *noise, *noise_hidden, *wave, *rate_hidden, *tau, *unsines;
-    float *pairs;                      /* [threads][3][n_max][n_max] attention */
+    float *h, *act, *dx, *dh, *dff, *dqkv, *sums, *logits, *soft, *first, *noise, *noise_hidden, *wave, *rate_hidden, *tau, *unsines;
+    float *pairs;                      /* [threads][2][n_max][n_max] attention */
     prediff_tensor *state; uint32_t *state_types; char *state_names;      /* what prediff_trainer_save writes */
     prediff_key *keys; size_t n_keys, n_own_keys;
     uint8_t key_data[16 * 32];
@@ -6271,83 +6308,74 @@ struct prediff_trainer {
 
 /* -- products and their gradients -- */
 
-PDI_FN void pdi_train_product(prediff_trainer *t, float *y, size_t ldy, const float *x, size_t ldx, size_t rows, const pdi_weight *w) {
-    size_t r;
-    for (r = 0; r < rows; r += PDI_TRAIN_ROWS) pdi_multiply(&t->c, y + r * ldy, ldy, x + r * ldx, ldx, pdi_min(rows - r, PDI_TRAIN_ROWS), w, 0);
-}
-
 /* dx (+)= dy W */
 PDI_FN void pdi_back_input(prediff_trainer *t, float *dx, size_t ldx, const float *dy, size_t ldy, size_t rows, const pdi_weight *w, int add) {
-    size_t r;
-    for (r = 0; r < rows; r += PDI_TRAIN_ROWS) {
-        pdi_product p;
-        p.x = dy + r * ldy; p.ldx = ldy; p.y = dx + r * ldx; p.ldy = ldx;
-        p.m = pdi_min(rows - r, PDI_TRAIN_ROWS); p.n = w->k; p.k = w->n;
-        p.w = w->data; p.type = w->type; p.row_bytes = w->row_bytes; p.bias = NULL; p.add = add;
-        pdi_run_product(&t->c, &p, 1);
-    }
+    pdi_product p;
+    p.x = dy; p.ldx = ldy; p.y = dx; p.ldy = ldx; p.m = rows; p.n = w->k; p.k = w->n;
+    p.w = w->data; p.type = w->type; p.row_bytes = w->row_bytes; p.bias = NULL; p.add = add; p.turned = 0;
+    pdi_run_product(&t->c, &p, 1);
 }
 
-typedef struct pdi_columns_job { const pdi_kernels *k; float *to; const float *from; size_t ldt, ldf, rows, cols; int sum; } pdi_columns_job;
+typedef struct pdi_sum_job { const pdi_kernels *k; float *to; const float *from; size_t ld, rows, cols; } pdi_sum_job;
 
-/* Its share of the columns: turned into rows, or summed. */
-PDI_FN void pdi_columns_share(void *arg, size_t i, size_t n) {
-    const pdi_columns_job *j = (const pdi_columns_job *)arg;
+PDI_FN void pdi_sum_share(void *arg, size_t i, size_t n) {
+    const pdi_sum_job *j = (const pdi_sum_job *)arg;
     size_t begin, end, r;
     pdi_range(pdi_ceil_div(j->cols, 16), i, n, &begin, &end);   /* whole vectors */
     begin = pdi_min(16 * begin, j->cols); end = pdi_min(16 * end, j->cols);
-    if (begin == end) return;
-    if (!j->sum) j->k->turn(j->to + begin * j->ldt, j->ldt, j->from + begin, j->ldf, j->rows, end - begin);
-    else for (r = 0; r < j->rows; r++) j->k->add(j->to + begin, j->from + r * j->ldf + begin, end - begin);
+    if (begin < end) for (r = 0; r < j->rows; r++) j->k->add(j->to + begin, j->from + r * j->ld + begin, end - begin);
 }
 
-PDI_FN void pdi_columns(prediff_trainer *t, float *to, size_t ldt, const float *from, size_t ldf, size_t rows, size_t cols, int sum) {
-    pdi_columns_job j;
-    j.k = t->c.k; j.to = to; j.from = from; j.ldt = ldt; j.ldf = ldf; j.rows = rows; j.cols = cols; j.sum = sum;
-    pdi_parallel(&t->c.threads, pdi_columns_share, &j, 2.0 * (double)rows * (double)cols);
+/* to [cols] += the sum of the rows of from, each thread its columns. */
+PDI_FN void pdi_sum_rows(prediff_trainer *t, float *to, const float *from, size_t ld, size_t rows, size_t cols) {
+    pdi_sum_job j;
+    j.k = t->c.k; j.to = to; j.from = from; j.ld = ld; j.rows = rows; j.cols = cols;
+    pdi_parallel(&t->c.threads, pdi_sum_share, &j, (double)rows * (double)cols);
 }
 
 /* dW += dy^T x, db += columns of dy; g: the gradient of a weight, in the weight's shape. */
 PDI_FN void pdi_back_weight(prediff_trainer *t, const pdi_weight *g, const float *dy, size_t ldy, const float *x, size_t ldx, size_t rows) {
-    size_t r;
-    for (r = 0; r < rows; r += PDI_TRAIN_ROWS) {
-        pdi_product p;
-        size_t n = pdi_min(rows - r, PDI_TRAIN_ROWS);
-        pdi_columns(t, t->turned, n, dy + r * ldy, ldy, n, g->n, 0);
-        p.x = t->turned; p.ldx = n; p.y = (float *)(uintptr_t)g->data; p.ldy = g->k;
-        p.m = g->n; p.n = g->k; p.k = n;
-        p.w = (const uint8_t *)(x + r * ldx); p.type = PDI_NATIVE; p.row_bytes = ldx * sizeof(float); p.bias = NULL; p.add = 1;
-        pdi_run_product(&t->c, &p, 1);
-    }
-    if (g->bias) pdi_columns(t, (float *)(uintptr_t)g->bias, 0, dy, ldy, rows, g->n, 1);
+    pdi_product p;
+    p.x = dy; p.ldx = ldy; p.y = (float *)(uintptr_t)g->data; p.ldy = g->k; p.m = g->n; p.n = g->k; p.k = rows;
+    p.w = (const uint8_t *)x; p.type = PDI_NATIVE; p.row_bytes = ldx * sizeof(float); p.bias = NULL; p.add = p.turned = 1;
+    pdi_run_product(&t->c, &p, 1);
+    if (g->bias) pdi_sum_rows(t, (float *)(uintptr_t)g->bias, dy, ldy, rows, g->n);
 }
 
-typedef struct pdi_norm_back_job { float *dx; const float *x, *w, *dy; const float *b; } pdi_norm_back_job;
+typedef struct pdi_norm_back_job { float *dx, *sums; const float *x, *w, *b, *dy; size_t rows; } pdi_norm_back_job;
 
-PDI_FN void pdi_norm_back_row(const prediff_context *c, void *arg, size_t r) {
+/* Block i of 64 rows: dx, and its part of the weights' gradients. */
+PDI_FN void pdi_norm_back_block(const prediff_context *c, void *arg, size_t i) {
     const pdi_norm_back_job *j = (const pdi_norm_back_job *)arg;
-    size_t d = c->m->hp.n_embd;
-    c->k->norm_back(j->dx + r * d, NULL, (float *)(uintptr_t)j->b, j->x + r * d, j->w, j->dy + r * d, d, c->m->hp.eps);
+    size_t d = c->m->hp.n_embd, r, end = pdi_min(j->rows, 64 * (i + 1));
+    float *gw = j->sums + 2 * d * i, *gb = j->b ? gw + d : NULL;
+    memset(gw, 0, 2 * d * sizeof *gw);
+    for (r = 64 * i; r < end; r++) c->k->norm_back(j->dx + r * d, gw, gb, j->x + r * d, j->w, j->dy + r * d, d, c->m->hp.eps);
 }
 
-/* dx += the norm's gradient. The weights' own is summed row after row, by one thread. */
+/* dx += the norm's gradient; gw, gb += that of its weights. */
 PDI_FN void pdi_back_norm(prediff_trainer *t, float *dx, const float *x, const float *dy, size_t rows, const float *w, const float *b, const float *gw, const float *gb) {
-    size_t d = t->m.hp.n_embd, r;
+    size_t d = t->m.hp.n_embd, blocks = pdi_ceil_div(rows, 64), i;
     pdi_norm_back_job j;
-    j.dx = dx; j.x = x; j.w = w; j.dy = dy; j.b = b;
-    pdi_each_row(&t->c, rows, 10.0 * (double)d, pdi_norm_back_row, &j);
-    for (r = 0; r < rows; r++) t->c.k->norm_back(NULL, (float *)(uintptr_t)gw, (float *)(uintptr_t)gb, x + r * d, w, dy + r * d, d, t->m.hp.eps);
+    j.dx = dx; j.sums = t->sums; j.x = x; j.w = w; j.b = b; j.dy = dy; j.rows = rows;
+    pdi_each_row(&t->c, blocks, 640.0 * (double)d, pdi_norm_back_block, &j);
+    for (i = 0; i < blocks; i++) {
+        t->c.k->add((float *)(uintptr_t)gw, t->sums + 2 * d * i, d);
+        if (b) t->c.k->add((float *)(uintptr_t)gb, t->sums + 2 * d * i + d, d);
+    }
 }
 
 /* -- attention: all rows of a span at once, in memory for one head at a time -- */
 
 typedef struct pdi_train_attention { prediff_trainer *t; const pdi_saved *s; const float *dmixed; } pdi_train_attention;
 
-PDI_FN void pdi_small_product(const prediff_trainer *t, float *y, size_t ldy, const float *x, size_t ldx, size_t m, const float *w, size_t ldw, size_t n, size_t k, int mix, int add, float *work) {
+enum { PDI_ROWS_ROWS, PDI_MIX, PDI_TURNED };      /* y (+)= x w^T, x w, x^T w */
+
+PDI_FN void pdi_small_product(const prediff_trainer *t, float *y, size_t ldy, const float *x, size_t ldx, size_t m, const float *w, size_t ldw, size_t n, size_t k, int kind, int add, float *work) {
     pdi_product p;
     p.x = x; p.ldx = ldx; p.y = y; p.ldy = ldy; p.m = m; p.n = n; p.k = k;
-    p.w = (const uint8_t *)w; p.type = PDI_NATIVE; p.row_bytes = ldw * sizeof(float); p.bias = NULL; p.add = add;
-    if (mix) t->c.k->mix(&p, 0, pdi_ceil_div(n, PDI_PANEL), work);
+    p.w = (const uint8_t *)w; p.type = PDI_NATIVE; p.row_bytes = ldw * sizeof(float); p.bias = NULL; p.add = add; p.turned = kind == PDI_TURNED;
+    if (kind) t->c.k->mix(&p, 0, pdi_ceil_div(n, PDI_PANEL), work);
     else t->c.k->product(&p, 0, pdi_ceil_div(n, t->c.k->panel), work);
 }
 
@@ -6373,7 +6401,7 @@ PDI_FN void pdi_train_scores(const prediff_trainer *t, const pdi_span *s, const 
     float scale = (float)(1.0 / sqrt((double)e));
     for (i = 0; i < n; i += m) {
         m = pdi_look(t, s, i, &keys);
-        pdi_small_product(t, p + i * n, n, q + i * t->W, t->W, m, k, t->W, keys, e, 0, 0, work);
+        pdi_small_product(t, p + i * n, n, q + i * t->W, t->W, m, k, t->W, keys, e, PDI_ROWS_ROWS, 0, work);
         for (r = i; r < i + m; r++) {
             const pdi_train_row *row = &t->rows[s->row + r];
             float *x = p + r * n;
@@ -6393,17 +6421,17 @@ PDI_FN void pdi_look_product(const prediff_trainer *t, const pdi_span *s, float 
     size_t i, m, keys;
     for (i = 0; i < s->n; i += m) {
         m = pdi_look(t, s, i, &keys);
-        pdi_small_product(t, y + i * ldy, ldy, p + i * s->n, s->n, m, x, ldx, t->m.hp.head_dim, keys, 1, 0, work);
+        pdi_small_product(t, y + i * ldy, ldy, p + i * s->n, s->n, m, x, ldx, t->m.hp.head_dim, keys, PDI_MIX, 0, work);
     }
 }
 
-/* y [n][E] (+)= p^T x; turned: p^T. The rows before the first that looks at a key are zeros. */
-PDI_FN void pdi_looked_product(const prediff_trainer *t, const pdi_span *s, float *y, size_t ldy, const float *turned, const float *x, size_t ldx, int add, float *work) {
+/* y [n][E] (+)= p^T x. The rows before the first that looks at a key are zeros. */
+PDI_FN void pdi_looked_product(const prediff_trainer *t, const pdi_span *s, float *y, size_t ldy, const float *p, const float *x, size_t ldx, int add, float *work) {
     size_t i, m, r = 0, step, keys, n = s->n;
     for (i = 0; i < n; i += m) {
         m = pdi_min(n - i, 64);
         while (r < n && (step = pdi_look(t, s, r, &keys), keys <= i)) r += step;
-        pdi_small_product(t, y + i * ldy, ldy, turned + i * n + r, n, m, x + r * ldx, ldx, t->m.hp.head_dim, n - r, 1, add, work);
+        pdi_small_product(t, y + i * ldy, ldy, p + r * n + i, n, m, x + r * ldx, ldx, t->m.hp.head_dim, n - r, PDI_TURNED, add, work);
     }
 }
 
@@ -6424,25 +6452,23 @@ PDI_FN void pdi_back_attend_head(const prediff_trainer *t, const pdi_train_atten
     const pdi_kernels *kernels = t->c.k;
     size_t n = s->n, e = h->head_dim, group = h->n_head / h->n_head_kv, g, i, m, r, keys, H = h->n_head * e, q_at = s->row * t->W;
     const float *qkv = a->s->qkv + q_at, *k = qkv + H + kv * e, *v = k + h->n_head_kv * e;
-    float *dk = t->dqkv + q_at + H + kv * e, *dv = dk + h->n_head_kv * e, *p = pairs, *dz = p + n * n, *turned = dz + n * n;
+    float *dk = t->dqkv + q_at + H + kv * e, *dv = dk + h->n_head_kv * e, *p = pairs, *dz = p + n * n;
     float scale = (float)(1.0 / sqrt((double)e));
     for (g = 0; g < group; g++) {
         size_t head = kv * group + g;
         const float *d_o = a->dmixed + s->row * H + head * e, *o = a->s->mixed + s->row * H + head * e;
         pdi_train_scores(t, s, qkv + head * e, k, p, work);
-        kernels->turn(turned, n, p, n, n, n);
-        pdi_looked_product(t, s, dv, t->W, turned, d_o, H, g > 0, work);
+        pdi_looked_product(t, s, dv, t->W, p, d_o, H, g > 0, work);
         for (i = 0; i < n; i += m) {
             m = pdi_look(t, s, i, &keys);
-            pdi_small_product(t, dz + i * n, n, d_o + i * H, H, m, v, t->W, keys, e, 0, 0, work);
+            pdi_small_product(t, dz + i * n, n, d_o + i * H, H, m, v, t->W, keys, e, PDI_ROWS_ROWS, 0, work);
             for (r = i; r < i + m; r++) {
                 kernels->softmax_back(dz + r * n, p + r * n, kernels->row_dot(d_o + r * H, o + r * H, e), scale, keys);
                 memset(dz + r * n + keys, 0, (n - keys) * sizeof *dz);
             }
         }
         pdi_look_product(t, s, t->dqkv + q_at + head * e, t->W, dz, k, t->W, work);
-        kernels->turn(turned, n, dz, n, n, n);
-        pdi_looked_product(t, s, dk, t->W, turned, qkv + head * e, t->W, g > 0, work);
+        pdi_looked_product(t, s, dk, t->W, dz, qkv + head * e, t->W, g > 0, work);
     }
 }
 
@@ -6450,7 +6476,7 @@ PDI_FN void pdi_train_attention_share(void *arg, size_t i, size_t n) {
     const pdi_train_attention *a = (const pdi_train_attention *)arg;
     const prediff_trainer *t = a->t;
     size_t heads = t->m.hp.n_head_kv, item, end;
-    float *pairs = t->pairs + i * 3 * t->n_max * t->n_max, *work = t->c.work + i * t->c.work_size;
+    float *pairs = t->pairs + i * 2 * t->n_max * t->n_max, *work = t->c.work + i * t->c.work_size;
     pdi_range(t->n_spans * heads, i, n, &item, &end);
     for (; item < end; item++)
         (a->dmixed ? pdi_back_attend_head : pdi_train_attend_head)(t, a, &t->spans[item / heads], item % heads, pairs, work);
@@ -6506,6 +6532,17 @@ PDI_FN void pdi_train_activation_row(const prediff_context *c, void *arg, size_t
     else c->k->silu_mul(act, s->ff + r * 2 * f + f, f);
 }
 
+PDI_FN void pdi_add_row(const prediff_context *c, void *arg, size_t r) {
+    const pdi_norm_job *j = (const pdi_norm_job *)arg;
+    c->k->add(j->y + r * c->m->hp.n_embd, j->x + r * c->m->hp.n_embd, c->m->hp.n_embd);
+}
+
+PDI_FN void pdi_add_rows(prediff_trainer *t, float *y, const float *x, size_t rows) {
+    pdi_norm_job j;
+    j.y = y; j.x = x; j.w = j.b = NULL;
+    pdi_each_row(&t->c, rows, (double)t->m.hp.n_embd, pdi_add_row, &j);
+}
+
 /*   qkv = rotary(norm(x) W_qkv);  mixed = attention(qkv);  mid = x + mixed W_o;  ff = norm(mid) W_gate,up;  x' = mid + act(ff) W_down */
 PDI_FN void pdi_train_layer(prediff_trainer *t, size_t layer, const pdi_saved *s) {
     const pdi_layer *y = &t->m.layers[layer];
@@ -6515,17 +6552,17 @@ PDI_FN void pdi_train_layer(prediff_trainer *t, size_t layer, const pdi_saved *s
     pdi_train_job j;
     j.t = t; j.s = s;
     pdi_norm(&t->c, t->h, x, n, y->attn_norm, y->attn_norm_bias);
-    for (i = 0; i < 3 && y->qkv[i].data; at += y->qkv[i++].n) pdi_train_product(t, s->qkv + at, t->W, t->h, d, n, &y->qkv[i]);
+    for (i = 0; i < 3 && y->qkv[i].data; at += y->qkv[i++].n) pdi_multiply(&t->c, s->qkv + at, t->W, t->h, d, n, &y->qkv[i], 0);
     pdi_train_rotate(t, s->qkv, t->c.sines);
     pdi_train_attend(t, s, NULL);
-    pdi_train_product(t, s->mid, d, s->mixed, t->c.q_width, n, &y->attn_output);
-    t->c.k->add(s->mid, x, n * d);
+    pdi_multiply(&t->c, s->mid, d, s->mixed, t->c.q_width, n, &y->attn_output, 0);
+    pdi_add_rows(t, s->mid, x, n);
     pdi_norm(&t->c, t->h, s->mid, n, y->ffn_norm, y->ffn_norm_bias);
-    if (y->ffn_gate.data) pdi_train_product(t, s->ff, 2 * f, t->h, d, n, &y->ffn_gate);
-    pdi_train_product(t, s->ff + (y->ffn_gate.data ? f : 0), 2 * f, t->h, d, n, &y->ffn_up);
+    if (y->ffn_gate.data) pdi_multiply(&t->c, s->ff, 2 * f, t->h, d, n, &y->ffn_gate, 0);
+    pdi_multiply(&t->c, s->ff + (y->ffn_gate.data ? f : 0), 2 * f, t->h, d, n, &y->ffn_up, 0);
     pdi_each_row(&t->c, n, 20.0 * (double)f, pdi_train_activation_row, &j);
-    pdi_train_product(t, next, d, t->act, f, n, &y->ffn_down);
-    t->c.k->add(next, s->mid, n * d);
+    pdi_multiply(&t->c, next, d, t->act, f, n, &y->ffn_down, 0);
+    pdi_add_rows(t, next, s->mid, n);
 }
 
 /* -- and backward: t->dx, the gradient of x', becomes that of x -- */
@@ -6590,7 +6627,7 @@ PDI_FN void pdi_train_logits(prediff_trainer *t, const uint32_t *rows, size_t n)
     const float *last = t->x + t->m.hp.n_layer * t->d.max_rows * d;
     for (i = 0; i < n; i++) memcpy(t->dh + i * d, last + rows[i] * d, d * sizeof *t->dh);
     pdi_norm(&t->c, t->h, t->dh, n, t->m.output_norm, t->m.output_norm_bias);
-    pdi_train_product(t, t->logits, t->m.hp.n_vocab, t->h, d, n, &t->m.output);
+    pdi_multiply(&t->c, t->logits, t->m.hp.n_vocab, t->h, d, n, &t->m.output, 0);
 }
 
 /* Cross-entropies into row_nats; back: t->dx [rows][D] = the gradient of the last layer's output. */
@@ -6624,7 +6661,7 @@ PDI_FN void pdi_soft_rows(prediff_trainer *t, size_t i, size_t n) {
     }
     if (t->soft_given) return;
     pdi_norm(&t->c, t->h, t->first + i * d, n, t->m.output_norm, t->m.output_norm_bias);
-    pdi_train_product(t, t->logits, V, t->h, d, n, &t->m.output);
+    pdi_multiply(&t->c, t->logits, V, t->h, d, n, &t->m.output, 0);
     pdi_each_row(&t->c, n, 10.0 * (double)V, pdi_loss_row, &j);
 }
 
@@ -6670,9 +6707,9 @@ PDI_FN void pdi_train_noise(prediff_trainer *t) {
         for (k = 0; given && k < N; k++) t->noise[i * N + k] = given[row->token * N + k] * t->m.hp.noise_scale;
         if (!given) pdi_make_noise(&t->m.hp, t->noise + i * N, t->draw_seed ^ (t->draw_base + row->group + 1) << 24, row->position, 0);
     }
-    pdi_train_product(t, t->noise_hidden, d4, t->noise, N, t->n_masked, &t->m.noise[0]);
+    pdi_multiply(&t->c, t->noise_hidden, d4, t->noise, N, t->n_masked, &t->m.noise[0], 0);
     for (i = 0; i < t->n_masked * d4; i++) t->dff[i] = (float)pdi_gelu((double)t->noise_hidden[i]);
-    pdi_train_product(t, t->dh, t->m.hp.n_embd, t->dff, d4, t->n_masked, &t->m.noise[1]);
+    pdi_multiply(&t->c, t->dh, t->m.hp.n_embd, t->dff, d4, t->n_masked, &t->m.noise[1], 0);
 }
 
 PDI_FN void pdi_back_noise(prediff_trainer *t, const float *dy) {
@@ -6688,10 +6725,10 @@ PDI_FN void pdi_back_noise(prediff_trainer *t, const float *dy) {
 PDI_FN void pdi_train_rate(prediff_trainer *t) {
     size_t d = t->m.hp.n_embd, g;
     for (g = 0; g < t->n_groups; g++) pdi_rate_wave(&t->m.hp, t->rates[g], t->wave + g * d);
-    pdi_train_product(t, t->rate_hidden, 4 * d, t->wave, d, t->n_groups, &t->m.rate[0]);
+    pdi_multiply(&t->c, t->rate_hidden, 4 * d, t->wave, d, t->n_groups, &t->m.rate[0], 0);
     memcpy(t->dff, t->rate_hidden, t->n_groups * 4 * d * sizeof *t->dff);
     t->c.k->silu(t->dff, t->n_groups * 4 * d);
-    pdi_train_product(t, t->tau, d, t->dff, 4 * d, t->n_groups, &t->m.rate[1]);
+    pdi_multiply(&t->c, t->tau, d, t->dff, 4 * d, t->n_groups, &t->m.rate[1], 0);
 }
 
 /* dtau: the sum of dx over a group's target rows. */
@@ -6728,7 +6765,7 @@ PDI_FN void pdi_train_embed(prediff_trainer *t) {
         for (i = 0; i < t->n_targets; i++) t->c.k->add(t->x + t->targets[i] * d, t->tau + t->rows[t->targets[i]].group * d, d);
     }
     if (!m->selfcond.data || !t->n_targets) return;
-    if (t->have_soft) pdi_train_product(t, t->dh, d, t->soft, d, t->n_targets, &m->selfcond);
+    if (t->have_soft) pdi_multiply(&t->c, t->dh, d, t->soft, d, t->n_targets, &m->selfcond, 0);
     for (i = 0; i < t->n_targets; i++)
         if (t->have_soft) t->c.k->add(t->x + t->targets[i] * d, t->dh + i * d, d);
         else if (m->selfcond.bias) t->c.k->add(t->x + t->targets[i] * d, m->selfcond.bias, d);
@@ -6741,7 +6778,7 @@ PDI_FN void pdi_back_embed(prediff_trainer *t) {
     if (m->selfcond.data && t->n_targets) {
         for (i = 0; i < t->n_targets; i++) memcpy(t->dh + i * d, t->dx + t->targets[i] * d, d * sizeof *t->dh);
         if (t->have_soft) pdi_back_soft(t, t->dh);
-        else if (t->g.selfcond.bias) pdi_columns(t, (float *)(uintptr_t)t->g.selfcond.bias, 0, t->dh, d, t->n_targets, d, 1);
+        else if (t->g.selfcond.bias) pdi_sum_rows(t, (float *)(uintptr_t)t->g.selfcond.bias, t->dh, d, t->n_targets, d);
     }
     if (m->rate[0].data && t->n_targets) pdi_back_rate(t);
     if (m->noise[0].data && t->n_masked) {
@@ -7068,13 +7105,30 @@ PDI_DEF void prediff_trainer_anneal(prediff_trainer *t, double share) { t->annea
 
 /* -- the update -- */
 
+/* Without a: adds to the square of the gradient's norm. With: AdamW, and the gradient is cleared. */
+PDI_FN void pdi_update_piece(prediff_trainer *t, const pdi_adamw *a, int decay, size_t at, size_t n, double *squares) {
+    pdi_adamw one;
+    size_t i;
+    if (!a) {
+        float sum = t->c.k->row_dot(t->grad + at, t->grad + at, n);
+        if (pdi_is_finite(&sum)) *squares += (double)sum;
+        else for (i = at; i < at + n; i++) *squares += (double)t->grad[i] * (double)t->grad[i];
+        return;
+    }
+    one = *a;
+    if (!decay) one.decay = 0;
+    t->c.k->adamw(t->w + at, t->grad + at, t->m1 + at, t->m2 + at, n, &one);
+    for (i = at; t->ema && i < at + n; i++) t->ema[i] += (float)(1.0 - t->d.ema) * (t->w[i] - t->ema[i]);
+    memset(t->grad + at, 0, n * sizeof *t->grad);
+}
+
 typedef struct pdi_update_job { prediff_trainer *t; const pdi_adamw *a; } pdi_update_job;
 
 /* A slice of each array: its part of the gradient's norm, or AdamW. Slices are the same for any number of threads. */
 PDI_FN void pdi_update_share(void *arg, size_t i, size_t n) {
     const pdi_update_job *j = (const pdi_update_job *)arg;
     prediff_trainer *t = j->t;
-    size_t slice, end, p, k, begin, stop;
+    size_t slice, end, p, begin, stop;
     pdi_range(PDI_SLICES, i, n, &slice, &end);
     for (; slice < end; slice++) {
         size_t first = t->n_floats / PDI_SLICES * slice, last = slice + 1 == PDI_SLICES ? t->n_floats : t->n_floats / PDI_SLICES * (slice + 1);
@@ -7083,19 +7137,14 @@ PDI_FN void pdi_update_share(void *arg, size_t i, size_t n) {
             const pdi_param *q = &t->params[p];
             begin = pdi_max(first, q->at); stop = pdi_min(last, q->at + q->n);
             if (begin >= stop || q->frozen) continue;
-            if (!j->a) { for (k = begin; k < stop; k++) t->slices[slice] += (double)t->grad[k] * (double)t->grad[k]; continue; }
-            {
-                pdi_adamw a = *j->a;
-                if (!q->decay) a.decay = 0;
-                t->c.k->adamw(t->w + begin, t->grad + begin, t->m1 + begin, t->m2 + begin, stop - begin, &a);
-                for (k = begin; t->ema && k < stop; k++) t->ema[k] += (float)(1.0 - t->d.ema) * (t->w[k] - t->ema[k]);
-            }
+            for (; begin < stop; begin += PDI_PIECE) pdi_update_piece(t, j->a, q->decay, begin, pdi_min(stop - begin, PDI_PIECE), &t->slices[slice]);
         }
     }
 }
 
+/* The gradient itself was cleared with its use. */
 PDI_FN void pdi_clear_sums(prediff_trainer *t) {
-    memset(t->grad, 0, (t->n_floats + 2) * sizeof *t->grad);
+    t->grad[t->n_floats] = t->grad[t->n_floats + 1] = 0;
     t->masked_nats = t->causal_nats = 0;
     t->n_counted = 0;
 }
@@ -7118,6 +7167,7 @@ PDI_DEF prediff_status prediff_trainer_update(prediff_trainer *t, double rate, p
     loss = t->masked_nats + t->causal_nats;
     if (stats) stats->gradient_norm = norm;
     if (!pdi_is_finite_double(&norm) || !pdi_is_finite_double(&loss)) {
+        memset(t->grad, 0, t->n_floats * sizeof *t->grad);
         pdi_clear_sums(t);
         return PDI_FAIL(err, NUMERIC, LOGITS, "the loss or its gradient is not finite: this batch was left out");
     }
@@ -7271,7 +7321,7 @@ PDI_FN void pdi_train_layout(prediff_trainer *t, pdi_arena *a) {
     t->dff = pdi_take_floats(a, rows, wide, 1);
     t->dqkv = pdi_take_floats(a, rows, t->W, 1);
     t->logits = pdi_take_floats(a, PDI_TRAIN_HEAD, V, 1);
-    t->turned = pdi_take_floats(a, pdi_max(wide * PDI_TRAIN_ROWS, V * PDI_TRAIN_HEAD), 1, 1);
+    t->sums = pdi_take_floats(a, pdi_ceil_div(rows, 64), 2 * d, 1);
     t->soft = pdi_take_floats(a, selfcond ? rows : 0, d, 1);
     t->first = pdi_take_floats(a, selfcond ? rows : 0, d, 1);
     t->wave = pdi_take_floats(a, rate ? groups : 0, d, 1);
@@ -7279,7 +7329,7 @@ PDI_FN void pdi_train_layout(prediff_trainer *t, pdi_arena *a) {
     t->rate_hidden = pdi_take_floats(a, rate ? groups : 0, 4 * d, 1);
     t->noise = pdi_take_floats(a, noise, h->noise_dim, 1);
     t->noise_hidden = pdi_take_floats(a, noise, 4 * d, 1);
-    t->pairs = pdi_take_floats(a, threads * 3, t->n_max, t->n_max);
+    t->pairs = pdi_take_floats(a, threads * 2, t->n_max, t->n_max);
     t->c.cosines = pdi_take_floats(a, t->c.n_ctx, h->rope_dim, 1);
     t->c.sines = pdi_take_floats(a, t->c.n_ctx, h->rope_dim, 1);
     t->unsines = pdi_take_floats(a, t->c.n_ctx, h->rope_dim, 1);

@@ -240,7 +240,7 @@ static void check_product(const pdi_kernels *k, const product_case *c, float *ou
     fill(x, c->m * ldx, 1.0f);
     fill(bias, c->n, 1.0f);
     p.x = x; p.ldx = ldx; p.y = y; p.ldy = ldy; p.m = c->m; p.n = c->n; p.k = c->k;
-    p.w = w; p.type = c->type; p.row_bytes = row_bytes; p.bias = c->bias ? bias : NULL; p.add = 0;
+    p.w = w; p.type = c->type; p.row_bytes = row_bytes; p.bias = c->bias ? bias : NULL; p.add = p.turned = 0;
     run_product(k, &p, c->mix, 1, work);
     for (i = 0; i < c->m; i++) {
         for (j = 0; j < c->n; j++) {
