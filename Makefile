@@ -8,10 +8,10 @@ LDLIBS  = -lm
 PREFIX  = /usr/local
 DESTDIR =
 
-MODEL   = examples/models/story-3m-q8_0.gguf
+MODEL   = examples/models/story-q8_0.gguf
 VERSION = 0.1.0
 PROMPT  = Once upon a time, there was a little
-EXAMPLES = build/hello build/infill build/stream build/from_memory build/fixed_memory build/own_loop
+EXAMPLES = build/hello build/infill build/stream build/from_memory build/fixed_memory build/own_loop build/train
 
 all: build/prediff build/prediff-convert
 
@@ -66,6 +66,19 @@ bench-train: build/bench-train
 	OMP_WAIT_POLICY=passive ./build/bench-train gpt2-124m
 	OMP_WAIT_POLICY=passive ./build/bench-train story-3m
 
+# what docs/results.md shows; all go on where they were when they are started again
+story: all
+	OMP_WAIT_POLICY=passive sh benchmarks/story.sh
+
+quality: all
+	sh benchmarks/quality.sh
+
+smollm2: all
+	OMP_WAIT_POLICY=passive sh benchmarks/smollm2.sh
+
+science: all
+	sh benchmarks/science.sh
+
 bench: build/bench
 	./build/bench $(MODEL)
 
@@ -82,6 +95,8 @@ build/own_loop: examples/own_loop.c prediff.h build/openmp
 	$(CC) $(CFLAGS) `cat build/openmp` -I. examples/own_loop.c $(LDFLAGS) $(LDLIBS) -o $@
 build/fixed_memory: examples/fixed_memory.c prediff.h build/openmp
 	$(CC) $(CFLAGS) `cat build/openmp` -I. examples/fixed_memory.c $(LDFLAGS) $(LDLIBS) -o $@
+build/train: examples/train.c prediff.h build/openmp
+	$(CC) $(CFLAGS) `cat build/openmp` -I. examples/train.c $(LDFLAGS) $(LDLIBS) -o $@
 build/from_memory: examples/from_memory.c prediff.h build/openmp build/model_array.h
 	$(CC) $(CFLAGS) `cat build/openmp` -I. -DMODEL_ARRAY='"build/model_array.h"' examples/from_memory.c $(LDFLAGS) $(LDLIBS) -o $@
 
@@ -115,7 +130,9 @@ help:
 	@echo 'make fuzz       fuzz targets'
 	@echo 'make parity     compares with other software (makes its own Python environment)'
 	@echo 'make parity-llama  compares converted models with llama.cpp (builds its Python package: ten minutes)'
-	@echo 'make bench      measures speed'
+	@echo 'make bench      measures speed; make bench-train a training step'
+	@echo 'make story      trains the bundled model (an hour); make quality judges it (a quarter of an hour)'
+	@echo 'make smollm2    adapts SmolLM2-135M (half an hour); make science compares the objectives (half an hour)'
 	@echo 'make examples   builds and runs the examples'
 	@echo 'make install    header, tool and prediff.pc to DESTDIR and PREFIX (now $(PREFIX)); make uninstall removes them'
 	@echo 'make clean      removes build/, but not what make parity downloaded'
@@ -123,4 +140,4 @@ help:
 
 FORCE:
 
-.PHONY: FORCE all run test test-long fuzz parity parity-llama bench bench-train examples install uninstall clean help
+.PHONY: FORCE all run test test-long fuzz parity parity-llama story quality smollm2 science bench bench-train examples install uninstall clean help

@@ -12,7 +12,7 @@
  *         prediff_generate_desc gd = {0};
  *         prediff_model *m; prediff_context *c; prediff_error e = {0};
  *         char text[512];
- *         md.path = "examples/models/story-3m-q8_0.gguf";
+ *         md.path = "examples/models/story-q8_0.gguf";
  *         cd.n_ctx = 128;
  *         gd.n_steps = 48; gd.no_repeat = 4;      // more steps: better text, more time
  *         if (prediff_model_open(&m, &md, &e) || prediff_context_create(&c, m, &cd, &e) ||
@@ -7797,6 +7797,7 @@ PDI_DEF prediff_status prediff_infill(prediff_context *c, const char *marked, co
 #undef PDI_FN
 #undef PDI_INLINE
 #undef PDI_UNROLL
+#undef PDI_PREFETCH
 #undef PDI_X86
 #undef PDI_NEON
 #undef PDI_OPENMP

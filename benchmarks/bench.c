@@ -180,7 +180,7 @@ static void bench_prompt(prediff_context *c, const prediff_model_info *info) {
 }
 
 int main(int argc, char **argv) {
-    const char *path = "examples/models/story-3m-q8_0.gguf";
+    const char *path = "examples/models/story-q8_0.gguf";
     prediff_context_desc cd;
     prediff_model_desc md;
     prediff_model_info info;

@@ -33,7 +33,7 @@ static void stack_free(void *user, void *p, size_t size) {
 }
 
 int main(int argc, char **argv) {
-    const char *path = argc > 1 ? argv[1] : "examples/models/story-3m-q8_0.gguf", *prompt = "Once upon a time, there was a little";
+    const char *path = argc > 1 ? argv[1] : "examples/models/story-q8_0.gguf", *prompt = "Once upon a time, there was a little";
     prediff_model_desc model_desc = {0};
     prediff_context_desc context_desc = {0};
     prediff_model *model = NULL;

@@ -44,7 +44,7 @@ int main(int argc, char **argv) {
     model_desc.data = model_array;     /* borrowed: must outlive the model */
     model_desc.size = sizeof model_array;
 #else
-    if (!path) path = "examples/models/story-3m-q8_0.gguf";
+    if (!path) path = "examples/models/story-q8_0.gguf";
 #endif
     if (path) {
         file = read_all(path, &model_desc.size);

@@ -17,7 +17,7 @@ int main(int argc, char **argv) {
     char text[1024];
     int failed;
 
-    model_desc.path = argc > 1 ? argv[1] : "examples/models/story-3m-q8_0.gguf";
+    model_desc.path = argc > 1 ? argv[1] : "examples/models/story-q8_0.gguf";
     context_desc.n_ctx = 128;                     /* positions of prompt and target together */
     generate_desc.n_steps = 48;                   /* fewer are faster and poorer */
     generate_desc.no_repeat = 4;                  /* no four tokens twice */

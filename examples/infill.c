@@ -48,7 +48,7 @@ int main(int argc, char **argv) {
     prediff_error error = {0};
     int failed;
 
-    model_desc.path = argc > 1 ? argv[1] : "examples/models/story-3m-q8_0.gguf";
+    model_desc.path = argc > 1 ? argv[1] : "examples/models/story-q8_0.gguf";
     context_desc.n_ctx = ROOM;
     failed = prediff_model_open(&model, &model_desc, &error) || prediff_context_create(&context, model, &context_desc, &error) ||
              by_marks(context, &error) || by_hand(model, context, &error);

@@ -55,7 +55,7 @@ int main(int argc, char **argv) {
     prediff_error error = {0};
     int failed;
 
-    model_desc.path = argc > 1 ? argv[1] : "examples/models/story-3m-q8_0.gguf";
+    model_desc.path = argc > 1 ? argv[1] : "examples/models/story-q8_0.gguf";
     context_desc.n_ctx = 96;
     failed = prediff_model_open(&model, &model_desc, &error) || prediff_context_create(&context, model, &context_desc, &error) || run(model, context, &error);
     if (failed) fprintf(stderr, "own_loop: %s\n", error.message);

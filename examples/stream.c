@@ -46,7 +46,7 @@ int main(int argc, char **argv) {
     int32_t ids[64], target[N];
     size_t n_ids, i;
 
-    model_desc.path = argc > 1 ? argv[1] : "examples/models/story-3m-q8_0.gguf";
+    model_desc.path = argc > 1 ? argv[1] : "examples/models/story-q8_0.gguf";
     context_desc.n_ctx = 64 + N;
     for (i = 0; i < N; i++) target[i] = PREDIFF_MASK;
     desc.block = 8;

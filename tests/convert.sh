@@ -6,7 +6,7 @@ DATA=${PREDIFF_DATA:-../shared/data}
 CONVERT=${CONVERT:-build/prediff-convert}
 PREDIFF=build/prediff
 PROBE=$OUT/convert_probe
-DEMO=examples/models/story-3m-q8_0.gguf
+DEMO=examples/models/story-q8_0.gguf
 W=$OUT/convert
 [ -x $CONVERT ] || make -s $CONVERT || { failed=1; totals; exit 1; }
 [ -x $PREDIFF ] || make -s $PREDIFF

@@ -3,7 +3,7 @@
 # (Open MPI: libopenmpi-dev, openmpi-bin); skipped without.
 . tests/lib.sh
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-MODEL=examples/models/story-3m-q8_0.gguf
+MODEL=examples/models/story-q8_0.gguf
 W=$OUT/mpi
 mkdir -p $W
 if have mpicc && have mpirun; then

@@ -35,7 +35,7 @@ static const char *temporary(const char *name) {
     static unsigned turn;
     const char *folder = getenv("PD_TMP");
     char *p = path[turn++ % 8];
-    snprintf(p, sizeof path[0], "%s/convert-%s", folder ? folder : ".", name);
+    snprintf(p, sizeof path[0], "%s/convert-%s", folder ? folder : "build", name);
     return p;
 }
 

@@ -245,7 +245,7 @@ static const char *temporary(void) {
     static char path[600];
     const char *folder = getenv("PD_TMP");
     cv_error e;
-    snprintf(path, sizeof path, "%s/convert-tokenizer", folder ? folder : ".");
+    snprintf(path, sizeof path, "%s/convert-tokenizer", folder ? folder : "build");
     PD_CHECKF(!cv_make_folder(path, &e), "%s", e.message);
     return path;
 }

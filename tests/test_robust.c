@@ -722,7 +722,7 @@ static void test_corner_cases(void) {
 /* `prediff COMMAND`: whether it ends with this status; what it wrote is at standard output's place. */
 static int command_ends(const char *command, int status, const char *out) {
     char line[3000];
-    snprintf(line, sizeof line, "build/prediff %s -m examples/models/story-3m-q8_0.gguf -t 1 > '%s' 2> /dev/null; test $? -eq %d", command, out, status);
+    snprintf(line, sizeof line, "build/prediff %s -m examples/models/story-q8_0.gguf -t 1 > '%s' 2> /dev/null; test $? -eq %d", command, out, status);
     return system(line) == 0;
 }
 

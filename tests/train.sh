@@ -3,7 +3,7 @@
 # objective runs, a new model comes from nothing.
 . tests/lib.sh
 P=${PREDIFF:-build/prediff}
-MODEL=examples/models/story-3m-q8_0.gguf
+MODEL=examples/models/story-q8_0.gguf
 W=$OUT/train
 [ -x $P ] || make -s $P
 rm -rf $W

@@ -19,7 +19,8 @@ typedef struct training {
     uint64_t draws;                    /* crops drawn so far */
     double best, last[2];              /* best validation loss; the last causal and diffusion nats a token */
     size_t bad;                        /* evaluations in a row without a better one */
-    double began, loss, loss_weight;   /* running mean of the loss */
+    double began, told;                /* when the loop began, when progress was last told */
+    double loss, loss_weight;          /* running mean of the loss */
     size_t done, rows;                 /* steps and rows of this run */
 } training;
 
@@ -373,10 +374,13 @@ static double learning_rate(const settings *o, size_t step, size_t n_steps) {
     return o->d[O_LR] * f * (warm > 0 && (double)step < warm ? ((double)step + 1) / warm : 1);
 }
 
+#define PROGRESS "step %zu of %zu, loss %.4f, rate %.2e, %.0f tokens/s, %.0f s, %.0f s to go "
+
 static void show_progress(training *t, size_t step, double rate) {
     double spent = seconds() - t->began, each = spent / (double)t->done;
-    if (!is_terminal(stderr)) return;
-    fprintf(stderr, "\rstep %zu of %zu, loss %.4f, rate %.2e, %.0f tokens/s, %.0f s, %.0f s to go \x1b[K", step, t->n_steps, t->loss / t->loss_weight, rate,
+    if (!is_terminal(stderr) && spent < t->told + 60) return;   /* in a file: a line a minute */
+    t->told = spent;
+    fprintf(stderr, is_terminal(stderr) ? "\r" PROGRESS "\x1b[K" : PROGRESS "\n", step, t->n_steps, t->loss / t->loss_weight, rate,
             (double)t->rows / spent, spent, each * (double)(t->n_steps - step));
     fflush(stderr);
 }
