@@ -46,9 +46,9 @@ score before; score after
         awk -v name=$name -v c="$c" -v n="$n" -v e="$e" 'BEGIN { printf "| %s | %.3f | %.2f | %.3f (standard error %.3f) | %.1f |\n", name, c, exp(c), n, e, exp(n) }'
     done
     echo
-    echo 'Greedy, as they are. Before, causal:'; echo; text before --attention causal --no-repeat 4
+    echo 'Greedy, as they are. Before, causal:'; echo; text before --sampler causal --no-repeat 4
     echo; echo 'Before, 16 steps of diffusion:'; echo; text before --steps 16 --no-repeat 4
-    echo; echo 'After, causal:'; echo; text after --attention causal --no-repeat 4
+    echo; echo 'After, causal:'; echo; text after --sampler causal --no-repeat 4
     echo; echo 'After, 16 steps of diffusion:'; echo; text after --steps 16 --no-repeat 4
     echo; echo 'After, 64 steps:'; echo; text after --steps 64 --no-repeat 4
 } > $work/results.md
