@@ -6297,6 +6297,7 @@ struct prediff_trainer {
     pdi_saved saved;                   /* of layer 0; others follow at layer * stride unless recomputed */
     float *h, *act, *dx, *dh, *dff, *dqkv, *sums, *logits, *soft, *first, *noise, *noise_hidden, *wave, *rate_hidden, *tau, *unsines;
     float *pairs;                      /* [threads][2][n_max][n_max] attention */
+    uint8_t *open;                     /* [n_ctx][n_ctx / 8] annealed attention: a bit for each pair of positions */
     prediff_tensor *state; uint32_t *state_types; char *state_names;      /* what prediff_trainer_save writes */
     prediff_key *keys; size_t n_keys, n_own_keys;
     uint8_t key_data[16 * 32];
@@ -6379,9 +6380,18 @@ PDI_FN void pdi_small_product(const prediff_trainer *t, float *y, size_t ldy, co
     else t->c.k->product(&p, 0, pdi_ceil_div(n, t->c.k->panel), work);
 }
 
-/* 1: a row may read row j though its ranges leave it out: annealed attention sees a share of the later ones (Gong et al. 2025). */
+/* Annealed attention: which of the later positions each position sees, drawn for the whole call (Gong et al. 2025). */
+PDI_FN void pdi_draw_open(prediff_trainer *t) {
+    size_t i, j, n = t->d.n_ctx;
+    memset(t->open, 0, n * pdi_ceil_div(n, 8));
+    for (i = 0; i < n; i++) for (j = i + 1; j < n; j++)
+        if (prediff_uniform(t->draw_seed, PDI_STREAM_ANNEAL, (uint32_t)i, (uint32_t)j, (uint32_t)t->n_steps) < t->anneal)
+            t->open[i * pdi_ceil_div(n, 8) + j / 8] |= (uint8_t)(1 << j % 8);
+}
+
+/* 1: a row may read row j though its ranges leave it out. */
 PDI_FN int pdi_annealed(const prediff_trainer *t, const pdi_train_row *row, size_t j) {
-    return t->annealing && prediff_uniform(t->draw_seed, PDI_STREAM_ANNEAL, row->position, (uint32_t)j, (uint32_t)t->n_steps) < t->anneal;
+    return t->annealing && (t->open[row->position * pdi_ceil_div(t->d.n_ctx, 8) + j / 8] >> j % 8 & 1);
 }
 
 /* Rows i.. of a span, at most 64, and how many keys the farthest-looking of them reads: what is beyond is not computed. */
@@ -7006,6 +7016,7 @@ PDI_FN void pdi_build_batch(prediff_trainer *t, const prediff_sequence *s, size_
     t->draw_seed = seed;
     t->draw_base = t->n_texts;
     t->annealing = t->anneal < 1 && t->c.attention == PREDIFF_ATTENTION_BIDIRECTIONAL && o != PREDIFF_OBJECTIVE_CAUSAL;
+    if (t->annealing) pdi_draw_open(t);
     t->n_rows = t->n_spans = t->n_groups = t->n_targets = t->n_masked = t->n_losses = 0;
     t->texts = s;
     t->have_soft = 0;
@@ -7330,6 +7341,7 @@ PDI_FN void pdi_train_layout(prediff_trainer *t, pdi_arena *a) {
     t->noise = pdi_take_floats(a, noise, h->noise_dim, 1);
     t->noise_hidden = pdi_take_floats(a, noise, 4 * d, 1);
     t->pairs = pdi_take_floats(a, threads * 2, t->n_max, t->n_max);
+    t->open = (uint8_t *)pdi_take(a, t->c.attention == PREDIFF_ATTENTION_BIDIRECTIONAL ? t->d.n_ctx : 0, pdi_ceil_div(t->d.n_ctx, 8));
     t->c.cosines = pdi_take_floats(a, t->c.n_ctx, h->rope_dim, 1);
     t->c.sines = pdi_take_floats(a, t->c.n_ctx, h->rope_dim, 1);
     t->unsines = pdi_take_floats(a, t->c.n_ctx, h->rope_dim, 1);
