@@ -596,6 +596,48 @@ static void test_masks(void) {
     prediff_model_close(m);
 }
 
+/* Annealed attention: none of the later positions is causal attention, all of them is bidirectional; between, the drawn share. */
+static void test_annealing(void) {
+    pd_tiny tiny;
+    prediff_train_desc d;
+    prediff_trainer *t, *causal, *two;
+    prediff_sequence s[2];
+    prediff_model *m;
+    size_t i, j, pairs = 0, open = 0;
+    double all;
+    memset(&tiny, 0, sizeof tiny);
+    m = pd_tiny_open(&tiny);
+    put_texts(s, 1);
+    desc_of(&d, m);
+    d.attention = PREDIFF_ATTENTION_CAUSAL;
+    causal = trainer_of(&d);
+    d.attention = PREDIFF_ATTENTION_BIDIRECTIONAL;
+    d.n_ctx = 16;
+    t = trainer_of(&d);
+    d.n_threads = 3;
+    two = trainer_of(&d);
+    all = loss_at(t, s, 2, PREDIFF_OBJECTIVE_PREDIFF, 1);
+    prediff_trainer_anneal(t, 0);
+    PD_NEAR(loss_at(t, s, 2, PREDIFF_OBJECTIVE_PREDIFF, 1), loss_at(causal, s, 2, PREDIFF_OBJECTIVE_PREDIFF, 1), 1e-6);
+    prediff_trainer_anneal(t, 1);
+    PD_CHECK(!(fabs(loss_at(t, s, 2, PREDIFF_OBJECTIVE_PREDIFF, 1) - all) > 0));
+    prediff_trainer_anneal(t, 0.25);
+    for (i = 0; i < 100; i++) {
+        loss_at(t, s, 2, PREDIFF_OBJECTIVE_PREDIFF, i);
+        for (j = 0; j < t->n_rows; j++) {                       /* rows of a text stand at its positions */
+            uint32_t later;
+            for (later = t->rows[j].position + 1; later < LEN; later++) { pairs++; open += (size_t)pdi_annealed(t, &t->rows[j], later); }
+        }
+    }
+    PD_NEAR((double)open / (double)pairs, 0.25, 0.02);
+    prediff_trainer_anneal(two, 0.25);
+    add_gradient(t, s, 2);
+    add_gradient(two, s, 2);
+    PD_CHECK(!(apart(t, two, 1) > 0));
+    prediff_trainer_destroy(t); prediff_trainer_destroy(two); prediff_trainer_destroy(causal);
+    prediff_model_close(m);
+}
+
 /* -- AdamW beside a loop in double, from the same gradients -- */
 
 static void test_adamw(void) {
@@ -763,6 +805,7 @@ int main(int argc, char **argv) {
     PD_RUN(test_not_finite);
     PD_RUN(test_objectives);
     PD_RUN(test_masks);
+    PD_RUN(test_annealing);
     PD_RUN(test_adamw);
     PD_RUN(test_additions);
     PD_RUN(test_errors);
