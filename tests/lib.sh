@@ -9,14 +9,14 @@ mkdir -p $OUT
 skip() { skipped=$((skipped + 1)); echo "SKIPPED $*"; }
 have() { command -v "$1" > /dev/null 2>&1; }
 
-# check NAME COMMAND...: the command must succeed; what it printed is shown only if it does not.
+# check NAME COMMAND...: the command must succeed; if it does not, what it printed is shown, of much the beginning and the end.
 check() {
     check_name=$1; shift
     if "$@" > $OUT/check.log 2>&1; then passed=$((passed + 1)); return 0; fi
     failed=$((failed + 1))
     echo "FAIL $check_name"
     echo "     again: $*"
-    head -n 20 $OUT/check.log
+    awk 'NR <= 10 { print; next } { last[NR % 25] = $0 } END { if (NR > 35) print "..."; for (i = NR > 35 ? NR - 24 : 11; i <= NR; i++) print last[i % 25] }' $OUT/check.log
     return 1
 }
 

@@ -788,27 +788,34 @@ static int cv_metadata(const cv_json *j, const cv_node *v, cv_error *e) {
     return 0;
 }
 
-/* Header text of n bytes, which followed the 8 bytes of its length in a file of file_size bytes, to tensors in the header's order.
+/* The tensors of a parsed header, in its order. */
+static int cv_tensors_read(cv_pool *pool, const char *path, const cv_json *j, cv_tensor **tensors, size_t *n_tensors, cv_error *e) {
+    const cv_node *k = cv_first(j->nodes);
+    uint32_t i, count = j->nodes[0].count;
+    if (count > CV_MOST_TENSORS + 1)
+        return CV_FAIL(e, LIMIT, "%s has %u tensors; at most %u are read", path, (uint64_t)count, (uint64_t)CV_MOST_TENSORS);
+    *tensors = (cv_tensor *)cv_alloc(pool, count + (size_t)1, sizeof **tensors, e);
+    if (!*tensors) return 1;
+    for (i = 0; i < count; i++, k = cv_after(j, k + 1)) {
+        cv_tensor *t = *tensors + *n_tensors;
+        if (pdi_str_is(k->text, "__metadata__")) { CV_TRY(cv_metadata(j, k + 1, e)); continue; }
+        t->name = k->text;
+        CV_TRY(cv_tensor_read(j, k + 1, t, e));
+        ++*n_tensors;
+    }
+    return 0;
+}
+
+/* Header text of n bytes, which followed the 8 bytes of its length in a file of file_size bytes, to tensors.
    Names stay in `header`, whose strings are decoded in place. */
 static int cv_safetensors_header(cv_pool *pool, const char *path, char *header, size_t n, uint64_t file_size, cv_tensor **tensors,
                                  size_t *n_tensors, cv_error *e) {
     cv_pool nodes = { NULL };
     cv_json j;
-    const cv_node *k;
-    uint32_t i;
-    int failed = cv_json_parse(&nodes, path, header, n, &j, e);
+    int failed;
     *n_tensors = 0;
-    if (!failed && j.nodes[0].count > CV_MOST_TENSORS + 1)
-        failed = CV_FAIL(e, LIMIT, "%s has %u tensors; at most %u are read", path, (uint64_t)j.nodes[0].count, (uint64_t)CV_MOST_TENSORS);
-    if (!failed) failed = !(*tensors = (cv_tensor *)cv_alloc(pool, j.nodes[0].count + (size_t)1, sizeof **tensors, e));
-    for (k = j.nodes + !failed, i = 0; !failed && i < j.nodes[0].count; i++, k = cv_after(&j, k + 1)) {
-        cv_tensor *t = *tensors + *n_tensors;
-        if (pdi_str_is(k->text, "__metadata__")) { failed = cv_metadata(&j, k + 1, e); continue; }
-        t->name = k->text;
-        failed = cv_tensor_read(&j, k + 1, t, e);
-        ++*n_tensors;
-    }
-    if (!failed) failed = cv_tensors_place(&nodes, path, *tensors, *n_tensors, (uint64_t)n + 8, file_size, e);
+    failed = cv_json_parse(&nodes, path, header, n, &j, e) || cv_tensors_read(pool, path, &j, tensors, n_tensors, e) ||
+             cv_tensors_place(&nodes, path, *tensors, *n_tensors, (uint64_t)n + 8, file_size, e);
     cv_pool_free(&nodes);
     return failed;
 }

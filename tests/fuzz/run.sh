@@ -21,7 +21,8 @@ fuzz_one() {
     mkdir -p build/fuzz/$fuzz_name
     check "build $fuzz_name" clang -std=c99 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all "$@" -I. $fuzz_source -lm -o $OUT/fuzz_$fuzz_name &&
     check "fuzz $fuzz_name for $seconds s" $OUT/fuzz_$fuzz_name -max_total_time=$seconds -max_len=4096 -timeout=10 -rss_limit_mb=2048 \
-        -artifact_prefix=build/fuzz/$fuzz_name- build/fuzz/$fuzz_name $fuzz_seeds
+        -artifact_prefix=build/fuzz/$fuzz_name- build/fuzz/$fuzz_name $fuzz_seeds ||
+    for input in build/fuzz/$fuzz_name-*; do [ ! -f "$input" ] || { echo "$input, in base64:"; base64 "$input"; }; done
 }
 
 fuzz() {
