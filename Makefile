@@ -7,6 +7,7 @@ CFLAGS  = -O2
 LDLIBS  = -lm
 PREFIX  = /usr/local
 DESTDIR =
+PYTHON  = build/parity/venv/bin/python
 
 MODEL   = examples/models/story-q8_0.gguf
 VERSION = 0.1.0
@@ -65,6 +66,11 @@ build/bench-train: benchmarks/train.c prediff.h build/openmp
 bench-train: build/bench-train
 	OMP_WAIT_POLICY=passive ./build/bench-train gpt2-124m
 	OMP_WAIT_POLICY=passive ./build/bench-train story-3m
+
+# beside PyTorch, in turn; in the environment that make parity makes, or any with torch and transformers
+bench-train-torch: build/bench-train
+	$(PYTHON) benchmarks/train_torch.py story-3m
+	$(PYTHON) benchmarks/train_torch.py gpt2-124m
 
 # what docs/results.md shows; all go on where they were when they are started again
 story: all
@@ -130,14 +136,14 @@ help:
 	@echo 'make fuzz       fuzz targets'
 	@echo 'make parity     compares with other software (makes its own Python environment)'
 	@echo 'make parity-llama  compares converted models with llama.cpp (builds its Python package: ten minutes)'
-	@echo 'make bench      measures speed; make bench-train a training step'
+	@echo 'make bench      measures speed; make bench-train a training step, make bench-train-torch PyTorch in turn with it'
 	@echo 'make story      trains the bundled model (an hour); make quality judges it (a quarter of an hour)'
 	@echo 'make smollm2    adapts SmolLM2-135M (half an hour); make science compares the objectives (half an hour)'
 	@echo 'make examples   builds and runs the examples'
 	@echo 'make install    header, tool and prediff.pc to DESTDIR and PREFIX (now $(PREFIX)); make uninstall removes them'
 	@echo 'make clean      removes build/, but not what make parity downloaded'
-	@echo 'Variables: CC CFLAGS LDFLAGS LDLIBS PREFIX DESTDIR MODEL PROMPT'
+	@echo 'Variables: CC CFLAGS LDFLAGS LDLIBS PREFIX DESTDIR MODEL PROMPT PYTHON'
 
 FORCE:
 
-.PHONY: FORCE all run test test-long fuzz parity parity-llama story quality smollm2 science bench bench-train examples install uninstall clean help
+.PHONY: FORCE all run test test-long fuzz parity parity-llama story quality smollm2 science bench bench-train bench-train-torch examples install uninstall clean help

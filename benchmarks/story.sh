@@ -1,5 +1,5 @@
 #!/bin/sh
-# The bundled model, from text to file: `make story` (an hour on two cores; killed and started again it goes on where it was).
+# The bundled model, from text to file: `make story` (70 minutes on two cores; killed and started again it goes on where it was).
 #
 #     benchmarks/story.sh [OUT.gguf]       default build/story/story-q8_0.gguf
 #
@@ -17,8 +17,8 @@ mkdir -p $work
 
 train() { build/prediff train -d "$corpus" --batch 8 --warmup 200 --eval-every 500 --eval-texts 128 --save-every 500 --resume --force "$@"; }
 [ -f $work/causal.done ] || train --new d=192,layers=6,heads=6,kv=3,ff=576,ctx=256 --tokenizer $work/tokenizer.gguf \
-    --objective causal --steps 2500 --lr 0.003 -s 1 -o $work/causal.gguf --log $work/causal.jsonl
+    --objective causal --steps 4500 --lr 0.003 -s 1 -o $work/causal.gguf --log $work/causal.jsonl
 touch $work/causal.done
-[ -f $work/hybrid.done ] || train -m $work/causal.gguf --steps 5000 --lr 0.002 -s 2 -o $work/hybrid.gguf --log $work/hybrid.jsonl
+[ -f $work/hybrid.done ] || train -m $work/causal.gguf --steps 9000 --lr 0.002 -s 2 -o $work/hybrid.gguf --log $work/hybrid.jsonl
 touch $work/hybrid.done
 build/prediff-convert $work/hybrid.gguf "$out" --type q8_0

@@ -31,7 +31,7 @@ static int by_hand(const prediff_model *model, prediff_context *context, prediff
     for (i = 0; i < gap; i++) ids[n_left + i] = PREDIFF_MASK;
     if (prediff_encode(model, right, sizeof right - 1, 0, ids + n_left + gap, ROOM - n_left - gap, &n_right, error)) return 1;
 
-    desc.n_steps = 8;
+    desc.n_steps = 12;
     if (prediff_rewind(context, 0, error) ||                       /* forget the prompt of the call before */
         prediff_prompt(context, ids, n_left, NULL, error) ||
         prediff_generate(context, ids + n_left, gap + n_right, &desc, &result, error) ||
