@@ -46,6 +46,13 @@ check "and its best model" cmp $W/whole.gguf $W/half.gguf
 status "threads" 0 $P train -m $W/new.gguf $small --steps 4 --eval-every 2 --save-every 2 -t 2 -o $W/two.gguf
 check "two threads give the same weights" cmp $W/whole.gguf.checkpoint $W/two.gguf.checkpoint
 
+# nothing is learnt at rate 0, so two validations after the first end a run, resumed or not
+still="$small --steps 10 --eval-every 1 --patience 2 --lr 0"
+status "patience, interrupted" 0 $P train -m $W/new.gguf $still -o $W/still.gguf --minutes 0.000001
+status "patience, interrupted again" 0 $P train $still -o $W/still.gguf --resume --minutes 0.000001
+status "patience, resumed" 0 $P train $still -o $W/still.gguf --resume
+check "a resumed run has the patience of the unbroken one" grep -q 'stopped early at step 3 of 10' $W/stderr
+
 # nothing is lost by a wrong word
 status "an output that is there" 1 $P train -m $W/new.gguf $small -o $W/whole.gguf --steps 1
 cp README.md $W/text

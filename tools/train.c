@@ -17,7 +17,8 @@ typedef struct training {
     prediff_sequence *texts;
     FILE *log;
     uint64_t draws;                    /* crops drawn so far */
-    double best, last[2];              /* best validation loss; the last causal and diffusion nats a token */
+    float best;                        /* lowest validation loss; rounded so that a checkpoint holds all of it */
+    double last[2];                    /* the last causal and diffusion nats a token */
     size_t bad;                        /* evaluations in a row without a better one */
     double began, told;                /* when the loop began, when progress was last told */
     double loss, loss_weight;          /* running mean of the loss */
@@ -307,21 +308,24 @@ static int evaluate_kind(training *t, prediff_objective objective, double *nats)
 
 static int write_bytes(void *user, const void *bytes, size_t n) { return fwrite(bytes, 1, n, (FILE *)user) != n; }
 
+/* What a checkpoint keeps of this file's own counters, in the trainer's 64 bits for its host: the best loss, the validations since
+   (6 bits, the most that --patience takes) and the crops drawn (26 bits). resume_position() takes it apart. */
+static uint64_t pack_position(const training *t) {
+    uint32_t bits;
+    memcpy(&bits, &t->best, 4);
+    return (uint64_t)bits << 32 | (uint64_t)(t->bad < 63 ? t->bad : 63) << 26 | (t->draws & 0x3FFFFFFu);
+}
+
 /* Writes the model or a checkpoint: all of it, or the old file stays. */
 static int save_model(training *t, const char *path, int state) {
     static const prediff_type types[] = { PREDIFF_F32, PREDIFF_F16, PREDIFF_BF16, PREDIFF_Q8_0, PREDIFF_Q4_0 };
     char *temporary = with_ending(path, ".tmp");
     FILE *f = fopen(temporary, "wb");
     prediff_error e;
-    uint64_t position;
-    float best = (float)t->best;
-    uint32_t bits;
     int status = 0;
     memset(&e, 0, sizeof e);
-    memcpy(&bits, &best, 4);
-    position = (uint64_t)bits << 32 | (t->draws & 0xFFFFFFFFu);  /* a checkpoint knows its place and its best */
     if (!f) status = fail_text(temporary, "cannot write the file");
-    else if (prediff_trainer_save(t->t, !state && t->d.ema > 0 ? 2 : 0, types[t->s.o->u[O_TYPE]], state, position, write_bytes, f, &e)) status = fail(temporary, &e);
+    else if (prediff_trainer_save(t->t, !state && t->d.ema > 0 ? 2 : 0, types[t->s.o->u[O_TYPE]], state, pack_position(t), write_bytes, f, &e)) status = fail(temporary, &e);
     if (f && fclose(f) && !status) status = fail_text(temporary, "cannot write the file");
     if (!status && rename(temporary, path)) status = fail_text(path, "cannot rename the temporary file");
     if (status && f) remove(temporary);
@@ -348,12 +352,12 @@ static void log_line(training *t, const char *kind, size_t step, double rate, co
 /* Validates; keeps the model if it is the best so far. */
 static int evaluate(training *t, size_t step) {
     int causal = t->d.objective == PREDIFF_OBJECTIVE_CAUSAL, status;
-    double score;
+    float score;
     if (t->n_valid < t->ctx) return save_model(t, t->s.o->s[O_OUT], 0);
     status = evaluate_kind(t, PREDIFF_OBJECTIVE_CAUSAL, &t->last[0]);
     if (!status && !causal) status = evaluate_kind(t, PREDIFF_OBJECTIVE_EXACT_L, &t->last[1]);
     if (status) return status;
-    score = t->last[!causal];
+    score = (float)t->last[!causal];
     t->bad = score < t->best ? 0 : t->bad + 1;
     if (is_terminal(stderr)) fputs("\r\x1b[K", stderr);
     fprintf(stderr, "step %zu: validation %.4f causal nats a token", step, t->last[0]);
@@ -412,6 +416,19 @@ static int train_step(training *t, size_t step) {
     return 0;
 }
 
+/* The last look and the last checkpoint. A look that an unbroken run would not take is forgotten by the checkpoint: a resumed run
+   judges as the unbroken one. */
+static int finish(training *t, size_t step, int looked) {
+    float best = t->best;
+    size_t bad = t->bad;
+    int status = looked ? 0 : evaluate(t, step);
+    if (step < t->n_steps) {
+        t->best = best;
+        t->bad = bad;
+    }
+    return status ? status : save_checkpoint(t);
+}
+
 static int train_loop(training *t, size_t step) {
     settings *o = t->s.o;
     size_t every = (size_t)o->u[O_EVAL_EVERY], save = (size_t)o->u[O_SAVE_EVERY];
@@ -428,8 +445,7 @@ static int train_loop(training *t, size_t step) {
         if (!status && save && step % save == 0) status = save_checkpoint(t);
     }
     if (is_terminal(stderr)) fputs("\r\x1b[K", stderr);
-    if (!status && (!every || step % every)) status = evaluate(t, step);
-    if (!status) status = save_checkpoint(t);
+    if (!status) status = finish(t, step, every && step % every == 0);
     if (!status) fprintf(stderr, "%s at step %zu of %zu: %s holds the best model, %s.checkpoint the state to --resume from\n",
                          interrupted ? "interrupted" : over ? "stopped early" : "done", step, t->n_steps, o->s[O_OUT], o->s[O_OUT]);
     return interrupted && !status ? 1 : status;
@@ -525,17 +541,18 @@ static int create_trainer(training *t, settings *o) {
     return 0;
 }
 
-/* Where a resumed run goes on: the trainer's counters, and what save_model hid in the position. */
+/* Where a resumed run goes on: the trainer's counters, and what pack_position() wrote. */
 static size_t resume_position(training *t) {
     prediff_train_stats stats;
-    float best;
     uint32_t bits;
-    t->best = HUGE_VAL;
+    t->best = (float)HUGE_VAL;
     prediff_trainer_get_stats(t->t, &stats);
-    t->draws = stats.position & 0xFFFFFFFFu;
+    t->draws = stats.position & 0x3FFFFFFu;
     bits = (uint32_t)(stats.position >> 32);
-    memcpy(&best, &bits, 4);
-    if (t->d.resume && best > 0) t->best = (double)best;
+    if (t->d.resume && bits) {
+        memcpy(&t->best, &bits, 4);
+        t->bad = (size_t)(stats.position >> 26) & 63;
+    }
     return (size_t)stats.n_steps;
 }
 
