@@ -1,5 +1,5 @@
 #!/bin/sh
-# A real causal model adapted to diffusion on a CPU: `make smollm2` (half an hour of training on two cores, and some minutes around it).
+# A real causal model adapted to diffusion on a CPU: `make smollm2` (40 minutes of training on two cores, and some around it).
 #
 #     benchmarks/smollm2.sh [MODEL.gguf]   default: SmolLM2-135M-Instruct, Q4_1, as `make parity` fetches it
 #
@@ -30,7 +30,11 @@ score() {                                  # NAME: causal and NELBO of build/smo
     [ -s $work/$1.ppl ] || build/prediff eval -m $work/$1.gguf -f "$corpus/valid.txt" --task ppl --stories --window 256 --limit "$limit" --json > $work/$1.ppl
     [ -s $work/$1.nelbo ] || build/prediff eval -m $work/$1.gguf -f "$corpus/valid.txt" --task nelbo --window 256 --draws 8 --limit "$limit" --json > $work/$1.nelbo
 }
-text() { printf '> %s\n' "$(build/prediff generate -m $work/$1.gguf -p "$prompt" -n 64 --echo "$2" "$3" $4 $5 $6 $7 | tr '\n' ' ')"; }
+text() {                                   # NAME FLAGS: what build/smollm2/NAME.gguf goes on with
+    from=$work/$1.gguf; shift
+    build/prediff generate -m "$from" -p "$prompt" -n 64 --echo --no-repeat 4 "$@" > $work/text
+    printf '> %s\n' "$(tr '\n' ' ' < $work/text)"
+}
 score before; score after
 {
     echo '## SmolLM2-135M adapted'
@@ -46,10 +50,10 @@ score before; score after
         awk -v name=$name -v c="$c" -v n="$n" -v e="$e" 'BEGIN { printf "| %s | %.3f | %.2f | %.3f (standard error %.3f) | %.1f |\n", name, c, exp(c), n, e, exp(n) }'
     done
     echo
-    echo 'Greedy, as they are. Before, causal:'; echo; text before --sampler causal --no-repeat 4
-    echo; echo 'Before, 16 steps of diffusion:'; echo; text before --steps 16 --no-repeat 4
-    echo; echo 'After, causal:'; echo; text after --sampler causal --no-repeat 4
-    echo; echo 'After, 16 steps of diffusion:'; echo; text after --steps 16 --no-repeat 4
-    echo; echo 'After, 64 steps:'; echo; text after --steps 64 --no-repeat 4
+    echo 'Greedy, as they are. Before, causal:'; echo; text before --sampler causal
+    echo; echo 'Before, 16 steps of diffusion:'; echo; text before --steps 16
+    echo; echo 'After, causal:'; echo; text after --sampler causal
+    echo; echo 'After, 16 steps of diffusion:'; echo; text after --steps 16
+    echo; echo 'After, 64 steps:'; echo; text after --steps 64
 } > $work/results.md
 sh benchmarks/section.sh smollm2 $work/results.md docs/results.md
