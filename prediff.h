@@ -673,6 +673,7 @@ typedef struct prediff_train_stats {   /* sums since the last update */
     double gradient_norm;              /* of the mean, before clipping (after an update) */
     size_t n_rows;                     /* rows computed */
     uint64_t n_steps;                  /* updates so far */
+    uint64_t n_texts;                  /* texts learnt from so far */
     uint64_t position;                 /* what the last save or the resumed checkpoint said */
 } prediff_train_stats;
 
@@ -7066,6 +7067,7 @@ PDI_FN void pdi_fill_stats(const prediff_trainer *t, double masked, double causa
     s->loss = divisor > 0 ? (t->masked_nats + causal_weight * t->causal_nats) / divisor : 0;
     s->n_rows = t->n_counted;
     s->n_steps = t->n_steps;
+    s->n_texts = t->n_texts;
     s->position = t->position;
 }
 

@@ -446,6 +446,7 @@ static void test_checkpoint(void) {
         rest = trainer_of(&d);
         prediff_trainer_get_stats(rest, &st);
         PD_CHECK(st.position == 4711 && st.n_steps == 3);
+        PD_CHECK(st.n_texts == 6);
         PD_CHECK(!(apart(rest, half, 0) > 0) && apart(rest, whole, 0) > 0);
         updates(rest, s, 2, 3);
         PD_CHECK(!(apart(rest, whole, 0) > 0) && !(apart(rest, whole, 2) > 0));

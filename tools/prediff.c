@@ -122,7 +122,7 @@ typedef enum option_kind { FLAG, COUNT, NUMBER, TEXT, CHOICE, SEED, LIST } optio
     X(VALID, "--valid", TEXT, TRAIN, 0, 0, "FILE", NULL, "text of validation (default: the last 3 of 100 tokens)") \
     X(EVAL_EVERY, "--eval-every", COUNT, TRAIN, 0, 100000000, "N", "200", "updates between validations; 0 is only at the end") \
     X(EVAL_TEXTS, "--eval-texts", COUNT, TRAIN, 1, 1000000, "N", "64", "windows a validation looks at") \
-    X(PATIENCE, "--patience", COUNT, TRAIN, 0, 63, "N", "0", "stop after N validations without a better one; 0 is off") \
+    X(PATIENCE, "--patience", COUNT, TRAIN, 0, 1000000, "N", "0", "stop after N validations without a better one; 0 is off") \
     X(MINUTES, "--minutes", NUMBER, TRAIN, 0, 1000000, "X", "0", "stop after so long; 0 is off") \
     X(SAVE_EVERY, "--save-every", COUNT, TRAIN, 0, 100000000, "N", "500", "updates between checkpoints; 0 is only at the end") \
     X(RESUME, "--resume", FLAG, TRAIN, 0, 0, "", NULL, "go on from FILE.checkpoint if it is there") \

@@ -16,7 +16,6 @@ typedef struct training {
     size_t n_ids, n_valid, ctx, batch, accumulate, n_steps;
     prediff_sequence *texts;
     FILE *log;
-    uint64_t draws;                    /* crops drawn so far */
     float best;                        /* lowest validation loss; rounded so that a checkpoint holds all of it */
     double last[2];                    /* the last causal and diffusion nats a token */
     size_t bad;                        /* evaluations in a row without a better one */
@@ -308,12 +307,12 @@ static int evaluate_kind(training *t, prediff_objective objective, double *nats)
 
 static int write_bytes(void *user, const void *bytes, size_t n) { return fwrite(bytes, 1, n, (FILE *)user) != n; }
 
-/* What a checkpoint keeps of this file's own counters, in the trainer's 64 bits for its host: the best loss, the validations since
-   (6 bits, the most that --patience takes) and the crops drawn (26 bits). resume_position() takes it apart. */
+/* What a checkpoint keeps of this file's own counters, in the trainer's 64 bits for its host: the best loss and the validations
+   since. resume_position() takes it apart. */
 static uint64_t pack_position(const training *t) {
     uint32_t bits;
     memcpy(&bits, &t->best, 4);
-    return (uint64_t)bits << 32 | (uint64_t)(t->bad < 63 ? t->bad : 63) << 26 | (t->draws & 0x3FFFFFFu);
+    return (uint64_t)bits << 32 | (uint32_t)t->bad;
 }
 
 /* Writes the model or a checkpoint: all of it, or the old file stays. */
@@ -396,10 +395,10 @@ static int train_step(training *t, size_t step) {
     prediff_status status = PREDIFF_OK;
     size_t i, k;
     memset(&e, 0, sizeof e);
-    memset(&stats, 0, sizeof stats);
+    prediff_trainer_get_stats(t->t, &stats);
     if (t->s.o->u[O_ANNEAL]) prediff_trainer_anneal(t->t, fmin(1, (double)(step + 1) / (double)t->s.o->u[O_ANNEAL]));
     for (i = 0; i < t->accumulate && !status; i++) {
-        for (k = 0; k < t->batch; k++) draw_text(t, t->draws++, &t->texts[k]);
+        for (k = 0; k < t->batch; k++) draw_text(t, stats.n_texts + k, &t->texts[k]);
         status = prediff_trainer_gradient(t->t, t->texts, t->batch, &stats, &e);
     }
     if (!status) status = prediff_trainer_update(t->t, rate, &stats, &e);
@@ -416,23 +415,10 @@ static int train_step(training *t, size_t step) {
     return 0;
 }
 
-/* The last look and the last checkpoint. A look that an unbroken run would not take is forgotten by the checkpoint: a resumed run
-   judges as the unbroken one. */
-static int finish(training *t, size_t step, int looked) {
-    float best = t->best;
-    size_t bad = t->bad;
-    int status = looked ? 0 : evaluate(t, step);
-    if (step < t->n_steps) {
-        t->best = best;
-        t->bad = bad;
-    }
-    return status ? status : save_checkpoint(t);
-}
-
 static int train_loop(training *t, size_t step) {
     settings *o = t->s.o;
     size_t every = (size_t)o->u[O_EVAL_EVERY], save = (size_t)o->u[O_SAVE_EVERY];
-    int status = 0, over = 0;
+    int status = 0, over = 0, early;
     t->began = seconds();
     signal(SIGINT, on_interrupt);
     for (; step < t->n_steps && !status && !interrupted && !over; ) {
@@ -445,7 +431,11 @@ static int train_loop(training *t, size_t step) {
         if (!status && save && step % save == 0) status = save_checkpoint(t);
     }
     if (is_terminal(stderr)) fputs("\r\x1b[K", stderr);
-    if (!status) status = finish(t, step, every && step % every == 0);
+    /* a look that an unbroken run would not take stays out of the checkpoint: resumed, it judges as the unbroken one */
+    early = step < t->n_steps;
+    if (!status && early) status = save_checkpoint(t);
+    if (!status && (!every || step % every)) status = evaluate(t, step);
+    if (!status && !early) status = save_checkpoint(t);
     if (!status) fprintf(stderr, "%s at step %zu of %zu: %s holds the best model, %s.checkpoint the state to --resume from\n",
                          interrupted ? "interrupted" : over ? "stopped early" : "done", step, t->n_steps, o->s[O_OUT], o->s[O_OUT]);
     return interrupted && !status ? 1 : status;
@@ -517,13 +507,11 @@ static int open_start(training *t, settings *o) {
 }
 
 static int create_trainer(training *t, settings *o) {
-    prediff_train_stats stats;
     prediff_error e;
     size_t bytes, copies = t->d.complementary ? 2 : 1, i;
     uint64_t n = 0;
     prediff_container c;
     memset(&e, 0, sizeof e);
-    memset(&stats, 0, sizeof stats);
     t->d.init = t->s.model;
     t->ctx = o->u[O_CTX] ? (size_t)o->u[O_CTX] : t->s.info.n_ctx < 512 ? t->s.info.n_ctx : 512;
     t->batch = (size_t)o->u[O_BATCH];
@@ -544,14 +532,15 @@ static int create_trainer(training *t, settings *o) {
 /* Where a resumed run goes on: the trainer's counters, and what pack_position() wrote. */
 static size_t resume_position(training *t) {
     prediff_train_stats stats;
+    float best;
     uint32_t bits;
     t->best = (float)HUGE_VAL;
     prediff_trainer_get_stats(t->t, &stats);
-    t->draws = stats.position & 0x3FFFFFFu;
     bits = (uint32_t)(stats.position >> 32);
-    if (t->d.resume && bits) {
-        memcpy(&t->best, &bits, 4);
-        t->bad = (size_t)(stats.position >> 26) & 63;
+    memcpy(&best, &bits, 4);
+    if (t->d.resume && best > 0) {
+        t->best = best;
+        t->bad = (uint32_t)stats.position;
     }
     return (size_t)stats.n_steps;
 }
