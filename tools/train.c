@@ -102,6 +102,7 @@ static void new_key(new_model *m, const char *suffix, uint32_t type, const char 
 
 static void new_tensor(new_model *m, const char *format, size_t layer, size_t rows, size_t cols) {
     prediff_tensor *t = &m->tensors[m->n_tensors];
+    memset(t, 0, sizeof *t);
     snprintf(m->tensor_names[m->n_tensors], NEW_NAME, format, (unsigned)layer);
     t->name.bytes = m->tensor_names[m->n_tensors++];
     t->name.n = strlen(t->name.bytes);
