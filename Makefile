@@ -137,7 +137,7 @@ help:
 	@echo 'make parity     compares with other software (makes its own Python environment)'
 	@echo 'make parity-llama  compares converted models with llama.cpp (builds its Python package: ten minutes)'
 	@echo 'make bench      measures speed; make bench-train a training step, make bench-train-torch PyTorch in turn with it'
-	@echo 'make story      trains the bundled model (an hour); make quality judges it (a quarter of an hour)'
+	@echo 'make story      trains the bundled model (70 minutes); make quality judges it (twenty minutes)'
 	@echo 'make smollm2    adapts SmolLM2-135M (three quarters of an hour); make science compares the objectives (half an hour)'
 	@echo 'make examples   builds and runs the examples'
 	@echo 'make install    header, tool and prediff.pc to DESTDIR and PREFIX (now $(PREFIX)); make uninstall removes them'
